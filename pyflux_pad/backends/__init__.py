@@ -1,0 +1,303 @@
+"""The engines: what one must offer, where one is registered, and which one serves a call.
+
+Arrays choose the engine. A framework is looked for in ``sys.modules`` only; naming an engine imports its framework,
+nothing else does. Nothing converts silently and nothing falls back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ..geometry import ConvGeometry, ConvPlan
+
+Array = Any
+
+
+class BackendUnavailable(RuntimeError):
+    """A backend that was asked for by name cannot run here; the message gives the reason and the remedy."""
+
+
+class Engine(Protocol):
+    """What a backend offers for the arrays of one library. Shapes and geometry are already checked."""
+
+    name: str
+    family: str
+    """The library whose arrays it computes on: "numpy", "torch" or "cupy"."""
+    native_padding: bool
+    """Whether `conv` takes a (low, high) pair per axis; without, the plan pads or crops."""
+    takes_out: bool
+    """Whether `conv` can write into an array of the caller."""
+
+    def check(self, operation: str, arrays: dict[str, Array]) -> None:
+        """Raise TypeError for dtypes, mixtures and devices that this engine does not compute."""
+
+    def symbolic(self, *arrays: Array) -> bool:
+        """Say whether a size of the arrays is symbolic (export, dynamic compile)."""
+
+    def itemsize(self, array: Array) -> int:
+        """Bytes per element."""
+
+    def records(self, *arrays: Array) -> bool:
+        """Say whether a gradient by one of the arrays is being recorded."""
+
+    def conv(
+        self, plan: ConvPlan, x: Array, weight: Array, bias: Array | None, contiguous: bool, out: Array | None
+    ) -> Array:
+        """Return ``conv(x, weight) + bias`` as the plan says."""
+
+    def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None) -> Array:
+        """Return the transpose of the convolution by x applied to `grad_output`, plus `bias` per channel."""
+
+    def conv_weight(self, geometry: ConvGeometry, x: Array, grad_output: Array) -> Array:
+        """Return the transpose of the convolution by the weight applied to `grad_output`."""
+
+    def overlaps(self, out: Array, array: Array) -> bool:
+        """Say whether two arrays share memory."""
+
+    def conjugate(self, array: Array) -> Array:
+        """Return the complex conjugate; real arrays as they are."""
+
+    def bias_gradient(self, grad_output: Array) -> Array:
+        """Sum over the batch and the spatial axes."""
+
+
+class Registration(NamedTuple):
+    """Where a backend lives and what it needs; reading it imports nothing.
+
+    Attributes
+    ----------
+    module
+        Module with an `ENGINE`.
+    framework, array_type, exact
+        The library whose arrays choose this engine: its import name, the name of its array class and whether
+        subclasses are refused.
+    distributions
+        Installed packages that may carry the framework; the first one found gives the version.
+    remedy
+        What to do where it is missing.
+    """
+
+    module: str
+    framework: str
+    array_type: str
+    exact: bool
+    distributions: tuple[str, ...]
+    remedy: str
+
+
+_REGISTRY: dict[str, Registration] = {}
+_FAMILIES: dict[type, str] = {}
+_ADAPTERS = {("torch", "numpy"): "torch_ops", ("numpy", "torch"): "torch"}
+"""(family of the arrays, family of the engine) -> module whose `adapt(engine)` carries one to the other."""
+
+
+def register(name: str, registration: Registration) -> None:
+    """Make a backend known under `name`."""
+    _REGISTRY[name] = registration
+
+
+register(
+    "numpy",
+    Registration(f"{__name__}.numpy", "numpy", "ndarray", True, ("numpy",), "pip install numpy"),
+)
+register(
+    "torch",
+    Registration(f"{__name__}.torch", "torch", "Tensor", False, ("torch",), "pip install 'pyflux-pad[torch]'"),
+)
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """What is known of a backend without importing its framework.
+
+    Attributes
+    ----------
+    name, version, device
+        Name, version of the framework ("" if missing) and where it computes.
+    available, reason, remedy
+        Whether it can run; if not, why, and what to do.
+    """
+
+    name: str
+    version: str
+    device: str
+    available: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+def available_backends() -> dict[str, BackendInfo]:
+    """Return every registered backend with version, device and, where it is missing, the reason and the remedy."""
+    return {name: _info(name, registration) for name, registration in _REGISTRY.items()}
+
+
+def _info(name: str, registration: Registration) -> BackendInfo:
+    if importlib.util.find_spec(registration.framework) is None:
+        reason = f"the package {registration.framework} is not installed"
+        return BackendInfo(name, "", "", False, reason, registration.remedy)
+    version = "unknown"
+    for distribution in registration.distributions:
+        try:
+            version = importlib.metadata.version(distribution)
+            break
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return BackendInfo(name, version, _device(registration, version), True)
+
+
+def _device(registration: Registration, version: str) -> str:
+    framework = sys.modules.get(registration.framework)
+    if registration.framework != "torch" or version.endswith("+cpu"):
+        return "cpu"
+    if framework is None:
+        return "cpu, and cuda where torch finds one"
+    return "cpu, cuda" if framework.cuda.is_available() else "cpu"
+
+
+def known(name: str, source: str) -> str:
+    """Return `name` if it is a registered backend."""
+    if not isinstance(name, str):
+        raise TypeError(f"{source} must be the name of a backend, got {name!r}")
+    if name not in _REGISTRY:
+        raise ValueError(f"{source}={name!r} is no backend; there are {', '.join(_REGISTRY)}")
+    return name
+
+
+def get(name: str) -> Engine:
+    """Return the engine of a backend, importing its framework.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the framework is not installed or does not import.
+    """
+    engine = _ENGINES.get(name)
+    if engine is None:
+        registration = _REGISTRY[name]
+        info = _info(name, registration)
+        if not info.available:
+            raise BackendUnavailable(f"backend {name!r} cannot run: {info.reason}; {info.remedy}")
+        try:
+            engine = importlib.import_module(registration.module).ENGINE
+        except ImportError as error:
+            raise BackendUnavailable(f"backend {name!r} cannot run: {error}; {registration.remedy}") from error
+        _ENGINES[name] = engine
+    return engine
+
+
+_ENGINES: dict[str, Engine] = {}
+_ADAPTED: dict[tuple[str, str], Engine] = {}
+
+
+def family_of(operation: str, name: str, array: Array) -> str:
+    """Return the library that an array belongs to, looking only at libraries that are already imported."""
+    family = _FAMILIES.get(type(array))
+    if family is not None:
+        return family
+    for candidate, registration in _REGISTRY.items():
+        cls = getattr(sys.modules.get(registration.framework), registration.array_type, None)
+        if cls is None or not isinstance(array, cls):
+            continue
+        if registration.exact and type(array) is not cls:
+            raise TypeError(
+                f"{operation}: {name} is a {type(array).__module__}.{type(array).__qualname__}, a subclass whose "
+                f"meaning (mask, matrix, ...) would be lost; pass a plain {registration.framework}.{cls.__name__}, "
+                f"e.g. numpy.asarray({name})"
+            )
+        _FAMILIES[type(array)] = candidate
+        return candidate
+    raise TypeError(
+        f"{operation}: {name} is a {type(array).__module__}.{type(array).__qualname__}; it must be an array of "
+        f"{', '.join(_REGISTRY)}; nothing is converted silently, so convert it first, e.g. numpy.asarray({name})"
+    )
+
+
+class _Default:
+    """The engine named for the whole process: by `set_default_backend`, else by the environment at import."""
+
+    name: str | None = None
+    environment: str | None = os.environ.get("PYFLUX_PAD_BACKEND") or None
+
+
+def set_default_backend(name: str | None) -> None:
+    """Choose the engine for every call whose arrays it accepts; None restores "each array's own engine".
+
+    The order is: the argument ``backend=``, this default, the environment variable PYFLUX_PAD_BACKEND (read at
+    import), the array's own engine.
+
+    Raises
+    ------
+    ValueError
+        If there is no backend of that name.
+    BackendUnavailable
+        If it cannot run here.
+    """
+    if name is not None:
+        get(known(name, "set_default_backend: name"))
+    _Default.name = name
+
+
+def resolve(operation: str, arrays: dict[str, Array], backend: str | None) -> Engine:
+    """Return the engine that serves a call, after checking that the arrays belong together.
+
+    Raises
+    ------
+    TypeError
+        For mixed libraries, unknown types, an explicit backend that does not take these arrays, and what the engine's
+        own check refuses.
+    """
+    family = ""
+    for name, array in arrays.items():
+        other = family_of(operation, name, array)
+        if family and other != family:
+            first = next(iter(arrays))
+            raise TypeError(
+                f"{operation}: {first} is an array of {family} but {name} is an array of {other}; "
+                f"nothing is converted silently, so convert one of them"
+            )
+        family = other
+    engine = _engine(operation, family, backend)
+    engine.check(operation, arrays)
+    return engine
+
+
+def _engine(operation: str, family: str, backend: str | None) -> Engine:
+    if backend is not None:
+        engine = _adapted(known(backend, f"{operation}: backend"), family)
+        if engine is None:
+            raise TypeError(f"{operation}: backend {backend!r} does not take arrays of {family}")
+        return engine
+    default = default_name()
+    if default is not None:
+        engine = _adapted(default, family)
+        if engine is not None:
+            return engine
+    return get(family)
+
+
+def _adapted(name: str, family: str) -> Engine | None:
+    """Return the engine `name` for arrays of `family`, through an adapter if it computes on another library's."""
+    engine = get(name)
+    if engine.family == family:
+        return engine
+    adapted = _ADAPTED.get((name, family))
+    if adapted is None:
+        module = _ADAPTERS.get((family, engine.family))
+        if module is None:
+            return None
+        adapted = importlib.import_module(f"{__name__}.{module}").adapt(engine)
+        _ADAPTED[(name, family)] = adapted
+    return adapted
+
+
+def default_name() -> str | None:
+    """Return the engine named for the whole process, or None."""
+    if _Default.name is None and _Default.environment is not None:
+        return known(_Default.environment, "the environment variable PYFLUX_PAD_BACKEND")
+    return _Default.name

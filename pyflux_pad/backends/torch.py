@@ -1,0 +1,304 @@
+"""torch's own kernels: every call is composed of torch's differentiable operators, as the plan says.
+
+Autograd of any order, forward mode, vmap, compile, export and autocast therefore work as they do for torch itself, on
+any device. NumPy arrays run here through an adapter, without a copy where torch can alias them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from ..geometry import ConvGeometry, ConvPlan, cached_padded_plan, plan_padded
+from . import Engine
+from .numpy import NumpyEngine
+
+try:
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+except ImportError:  # older torch cannot tell under compile: treat every size as symbolic there
+
+    def has_static_value(size: Any) -> bool:
+        """Say whether a size is known to be constant."""
+        return not torch.compiler.is_compiling() and type(size) is int
+
+
+Array = Any
+
+_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+class TorchEngine:
+    """Convolutions of torch tensors, composed of torch's operators."""
+
+    name = "torch"
+    family = "torch"
+    native_padding = False
+    takes_out = False
+
+    def check(self, operation: str, arrays: dict[str, Array]) -> None:
+        """Raise TypeError for mixed dtypes (autocast settles them itself) and mixed devices."""
+        (first, array), *others = arrays.items()
+        for name, other in others:
+            if other.device != array.device:
+                raise TypeError(
+                    f"{operation}: {first} is on {array.device} but {name} is on {other.device}; "
+                    f"move one of them, {name}.to({first}.device)"
+                )
+            if other.dtype != array.dtype and not torch.is_autocast_enabled(array.device.type):
+                raise TypeError(
+                    f"{operation}: {first} is {array.dtype} but {name} is {other.dtype}; nothing is converted "
+                    f"silently outside autocast, so convert one of them: {name}.to({first}.dtype)"
+                )
+
+    def symbolic(self, *arrays: Array) -> bool:
+        """Say whether a size is symbolic, or cannot be told from a symbolic one."""
+        if torch.compiler.is_compiling():
+            return not all(has_static_value(size) for array in arrays for size in array.shape)
+        return not all(type(size) is int for array in arrays for size in array.shape)
+
+    def itemsize(self, array: Array) -> int:
+        """Bytes per element."""
+        return array.element_size()
+
+    def records(self, *arrays: Array) -> bool:
+        """Say whether autograd records a gradient by one of the tensors."""
+        return torch.is_grad_enabled() and any(array.requires_grad for array in arrays)
+
+    def conv(
+        self,
+        plan: ConvPlan,
+        x: Array,
+        weight: Array,
+        bias: Array | None = None,
+        contiguous: bool = True,
+        out: Array | None = None,
+    ) -> Array:
+        """Return the convolution: views, zeros and dropped outputs around torch's symmetric one."""
+        geometry = plan.geometry
+        if _nothing_to_sum(geometry):
+            return _zeros(geometry.output_shape, x, weight, bias)
+        if geometry.flip_kernel:
+            weight = _flip(weight)
+        padding = tuple([axis.native[0] for axis in plan.axes])
+        y = _CONV[geometry.ndim](
+            prepare(plan, x), weight, bias, geometry.stride, padding, geometry.dilation, geometry.groups
+        )
+        return keep(plan, y, contiguous)
+
+    def conv_input(
+        self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None
+    ) -> Array:
+        """Return the transpose by the input: torch's transposed convolution, cropped or extended on each side."""
+        if _nothing_to_sum(geometry):
+            return _zeros(geometry.input_shape, grad_output, weight, bias)
+        if geometry.flip_kernel:
+            weight = _flip(weight)
+        symbolic = self.symbolic(grad_output, weight)
+        axes = [(_symbolic_crop if symbolic else _crop)(geometry, axis) for axis in range(geometry.ndim)]
+        plain = all([crop.offset is None and crop.extend == (0, 0) for crop in axes])
+        y = _CONV_TRANSPOSE[geometry.ndim](
+            grad_output,
+            weight,
+            bias if plain else None,
+            geometry.stride,
+            tuple([crop.padding for crop in axes]),
+            tuple([crop.output_padding for crop in axes]),
+            geometry.groups,
+            geometry.dilation,
+        )
+        if plain:
+            return y
+        memory_format = _memory_format(y)
+        if any([crop.extend != (0, 0) for crop in axes]):
+            y = F.pad(y, [entry for crop in reversed(axes) for entry in crop.extend])
+        for index, crop in enumerate(axes):
+            if crop.offset is not None:
+                y = y.narrow(index + 2, crop.offset, geometry.input_size[index])
+        if bias is not None:
+            return y + bias.to(y.dtype).reshape(-1, *(1,) * geometry.ndim)
+        return y.contiguous(memory_format=memory_format)
+
+    def conv_weight(self, geometry: ConvGeometry, x: Array, grad_output: Array) -> Array:
+        """Return the transpose by the weight: torch's own weight gradient of the padded input."""
+        if _nothing_to_sum(geometry):
+            return _zeros(geometry.weight_shape, x, grad_output, None)
+        if x.is_complex():  # torch has no complex convolution_backward on the CPU; the operator is bilinear
+            (xr, xi), (gr, gi) = (torch.view_as_real(t.resolve_conj()).unbind(-1) for t in (x, grad_output))
+            real = self.conv_weight(geometry, xr, gr) - self.conv_weight(geometry, xi, gi)
+            return torch.complex(real, self.conv_weight(geometry, xr, gi) + self.conv_weight(geometry, xi, gr))
+        symbolic = self.symbolic(x, grad_output)
+        plan = plan_padded(geometry, True) if symbolic else cached_padded_plan(geometry)
+        result = torch.ops.aten.convolution_backward(
+            grad_output,
+            prepare(plan, x),
+            grad_output.new_empty(1).expand(geometry.weight_shape),  # only its shape is read
+            None,
+            geometry.stride,
+            [axis.native[0] for axis in plan.axes],
+            geometry.dilation,
+            False,
+            [0],
+            geometry.groups,
+            (False, True, False),
+        )[1]
+        return _flip(result) if geometry.flip_kernel else result
+
+
+ENGINE = TorchEngine()
+
+
+class _Crop(NamedTuple):
+    """How one axis of a transposed convolution is cut out of torch's: zeros added, then a slice from `offset`."""
+
+    padding: int
+    output_padding: int
+    extend: tuple[int, int]
+    offset: int | None
+
+
+def _crop(geometry: ConvGeometry, axis: int) -> _Crop:
+    """Let torch crop the smaller side; an excess of the low crop below the stride is torch's output_padding."""
+    low, (high, _) = geometry.padding[axis][0], geometry.slack[axis]
+    size, s, d = geometry.input_size[axis], geometry.stride[axis], geometry.dilation[axis]
+    if low >= 0 and 0 <= low - high < max(s, d):
+        return _Crop(low, low - high, (0, 0), None)
+    both = max(min(low, high), 0)
+    extend = (max(-low, 0), max(-high, 0))
+    has_spare = low > both or high > both
+    return _Crop(both, 0, extend, max(low, 0) - both if has_spare else None)
+
+
+def _symbolic_crop(geometry: ConvGeometry, axis: int) -> _Crop:
+    """Crop without comparing sizes: s - 1 zeros more than the pads ask for always hold the last cell.
+
+    Pads that are symbolic come from the "same" rules, whose low side is never negative and whose high side is at least
+    1 - s.
+    """
+    (low, high), s = geometry.padding[axis], geometry.stride[axis]
+    if type(low) is not int or type(high) is not int:
+        return _Crop(0, 0, (0, 2 * (s - 1)), low)
+    return _Crop(0, 0, (max(-low, 0), max(s - 1 - high, 0)), max(low, 0))
+
+
+def prepare(plan: ConvPlan, x: Array) -> Array:
+    """Cut the input (views) and pad it with zeros (a copy)."""
+    if plan.cuts:
+        for axis, (planned, size) in enumerate(zip(plan.axes, plan.geometry.input_size, strict=True)):
+            low, high = planned.cut
+            if low or high:
+                x = x.narrow(axis + 2, low, size - low - high)
+    if plan.pads:
+        x = F.pad(x, [entry for planned in reversed(plan.axes) for entry in planned.pad])
+    return x
+
+
+def keep(plan: ConvPlan, y: Array, contiguous: bool) -> Array:
+    """Drop the outputs that a crop computes too many, as a view or copied to be contiguous in y's layout."""
+    if not plan.crops:
+        return y
+    memory_format = _memory_format(y)
+    for axis, (planned, size) in enumerate(zip(plan.axes, plan.geometry.output_size, strict=True)):
+        if planned.strategy == "crop":
+            y = y.narrow(axis + 2, planned.skip, size)
+    return y.contiguous(memory_format=memory_format) if contiguous else y
+
+
+def _flip(weight: Array) -> Array:
+    return weight.flip(list(range(2, weight.ndim)))
+
+
+def _memory_format(y: Array) -> torch.memory_format:
+    """Return the layout to restore after a slice; asked by strides, since vmap cannot answer for channels_last."""
+    if y.ndim in _CHANNELS_LAST and y.stride(1) == 1 and not y.is_contiguous():
+        return _CHANNELS_LAST[y.ndim]
+    return torch.contiguous_format
+
+
+def _nothing_to_sum(geometry: ConvGeometry) -> bool:
+    """Say whether batch or channels are empty, which torch's kernels refuse."""
+    return any([size == 0 for size in (geometry.batch, geometry.in_channels, geometry.out_channels)])
+
+
+def _zeros(shape: tuple[int, ...], first: Array, second: Array, bias: Array | None) -> Array:
+    """Return zeros plus bias, with gradients: either the result or both operands are empty, so the sums add nothing."""
+    y = first.new_zeros(shape) + (first.sum() + second.sum()).to(first.dtype)
+    return y if bias is None else y + bias.reshape(-1, *(1,) * (len(shape) - 2))
+
+
+# ---------------------------------------------------------------------- NumPy arrays on torch
+
+
+def adapt(engine: Engine) -> Engine:
+    """Return the engine that runs NumPy arrays on torch."""
+    return NumpyOnTorch(engine)
+
+
+class NumpyOnTorch(NumpyEngine):
+    """NumPy arrays on torch's CPU kernels; no copy if an array is aligned, native and has no negative stride."""
+
+    name = "torch"
+    native_padding = False
+    takes_out = False
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def conv(
+        self,
+        plan: ConvPlan,
+        x: Array,
+        weight: Array,
+        bias: Array | None = None,
+        contiguous: bool = True,
+        out: Array | None = None,
+    ) -> Array:
+        """Return the convolution."""
+        return self._run("conv", plan, x, weight, bias, contiguous=contiguous)
+
+    def conv_input(
+        self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None
+    ) -> Array:
+        """Return the transpose by the input."""
+        return self._run("conv_input", geometry, grad_output, weight, bias)
+
+    def conv_weight(self, geometry: ConvGeometry, x: Array, grad_output: Array) -> Array:
+        """Return the transpose by the weight."""
+        return self._run("conv_weight", geometry, x, grad_output)
+
+    def _run(self, method: str, geometry: ConvPlan | ConvGeometry, *arrays: Array, **options: Any) -> Array:
+        tensors = [None if array is None else to_torch(array) for array in arrays]
+        with torch.no_grad():
+            return to_numpy(getattr(self.engine, method)(geometry, *tensors, **options), arrays[0].dtype)
+
+
+class _Alias:
+    """A writable view of an array's memory, so that torch does not warn of a read-only one; nothing writes to it."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
+def to_torch(array: Array) -> torch.Tensor:
+    """Return a tensor on the array's own memory where torch can, else on a copy."""
+    if array.dtype.name == "bfloat16":
+        return to_torch(array.view(np.int16)).view(torch.bfloat16)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.aligned or any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = np.ascontiguousarray(array).copy()
+    if not array.flags.writeable:
+        array = np.asarray(_Alias(array))
+    return torch.from_numpy(array)
+
+
+def to_numpy(tensor: torch.Tensor, dtype: Any) -> Array:
+    """Return an array on the tensor's memory; `dtype` tells NumPy of bfloat16."""
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(dtype)
+    return tensor.resolve_conj().resolve_neg().numpy()

@@ -1,0 +1,35 @@
+"""Geometry: the sizes of a convolution and the padding plan. Integers are planned before arrays are touched."""
+
+from .convolution import (
+    ConvArguments,
+    ConvGeometry,
+    Sizes,
+    arguments,
+    cached_conv_geometry,
+    cached_transposed_geometry,
+    conv_geometry,
+    shape_of,
+    spatial_ndim,
+    transposed_geometry,
+)
+from .plan import STRATEGIES, AxisPlan, ConvPlan, cached_conv_plan, cached_padded_plan, plan_conv, plan_padded
+
+__all__ = [
+    "STRATEGIES",
+    "AxisPlan",
+    "ConvArguments",
+    "ConvGeometry",
+    "ConvPlan",
+    "Sizes",
+    "arguments",
+    "cached_conv_geometry",
+    "cached_conv_plan",
+    "cached_padded_plan",
+    "cached_transposed_geometry",
+    "conv_geometry",
+    "plan_conv",
+    "plan_padded",
+    "shape_of",
+    "spatial_ndim",
+    "transposed_geometry",
+]

@@ -1,0 +1,173 @@
+"""A convolution planned once: look at it, keep it, call it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backends import default_name, get, known, resolve
+from ..geometry import ConvPlan, Sizes, arguments, conv_geometry, plan_conv, shape_of, spatial_ndim
+from ..padding import GeometryError
+from .call import Array, Ints, PaddingLike, check_bias
+
+_ITEMSIZES = {"bfloat16": 2}
+
+
+class Plan:
+    """A geometry with the strategy chosen for one engine: callable as ``p(x, weight, bias)``, printable as a table.
+
+    Attributes
+    ----------
+    geometry
+        The `ConvGeometry`: every integer of the convolution.
+    backend, dtype
+        The engine and the dtype it was planned for.
+    strategy
+        How the pads reach the engine, one name or one per axis; see the table that `print` shows.
+    output_shape, output_size
+        Shape of the result and its spatial part.
+    slack
+        Per axis the lowest and the highest high pad that give this very result.
+    symmetric_equivalent
+        One pad per axis which on both sides gives this very result, or None where there is none.
+    copy_bytes
+        Bytes written by copies beyond the result: a padded input, or a slice of the output made contiguous.
+    extra_work
+        Multiply-adds beyond those of the result.
+    """
+
+    def __init__(self, plan: ConvPlan, backend: str, dtype: str, explicit: bool) -> None:
+        self._plan, self._explicit = plan, explicit
+        self.backend, self.dtype = backend, dtype
+        self.geometry = plan.geometry
+        self.strategy = plan.strategy
+        self.output_shape = plan.geometry.output_shape
+        self.output_size = plan.geometry.output_size
+        self.slack = plan.geometry.slack
+        self.symmetric_equivalent = plan.geometry.symmetric_equivalent
+        self.copy_bytes = plan.copy_bytes
+        self.extra_work = plan.extra_work
+
+    def __call__(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
+        """Run the convolution on arrays of the planned shapes."""
+        arrays = {"x": x, "weight": weight} if bias is None else {"x": x, "weight": weight, "bias": bias}
+        engine = resolve("plan", arrays, self.backend)
+        if not self._explicit and engine.family != get(self.backend).family:
+            raise TypeError(
+                f"plan: made for the arrays of {self.backend}, but x is an array of {engine.family}; "
+                f"make it with plan(..., backend={engine.family!r})"
+            )
+        geometry = self.geometry
+        if tuple(x.shape) != geometry.input_shape or tuple(weight.shape) != geometry.weight_shape:
+            raise GeometryError(
+                f"plan: made for x {geometry.input_shape} and weight {geometry.weight_shape}, got {tuple(x.shape)} "
+                f"and {tuple(weight.shape)}; make another one"
+            )
+        check_bias("plan", bias, geometry.out_channels)
+        return engine.conv(self._plan, x, weight, bias, True, None)
+
+    def __repr__(self) -> str:
+        geometry = self.geometry
+        rows = [("axis", "input", "kernel", "stride", "dilation", "padding", "output", "high pads alike", "strategy")]
+        for axis, planned in enumerate(self._plan.axes):
+            lowest, highest = self.slack[axis]
+            rows.append(
+                (
+                    str(axis), str(geometry.input_size[axis]), str(geometry.kernel_size[axis]),
+                    str(geometry.stride[axis]), str(geometry.dilation[axis]), str(geometry.padding[axis]),
+                    str(geometry.output_size[axis]), f"{lowest} .. {highest}", _explain(planned, self.output_size[axis]),
+                )
+            )  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        work = geometry.batch * np.prod(self.output_size, dtype=object) * np.prod(geometry.weight_shape, dtype=object)
+        symmetric = self.symmetric_equivalent
+        return "\n".join(
+            [
+                f"conv of x {geometry.input_shape} with weight {geometry.weight_shape} -> {self.output_shape}",
+                f"on {self.backend}, {self.dtype}, groups {geometry.groups}, "
+                f"{'true convolution' if geometry.flip_kernel else 'cross-correlation'}",
+                *lines,
+                f"equivalent symmetric padding: {'none' if symmetric is None else symmetric}",
+                f"copies {_size(self.copy_bytes)}, extra work {100 * self.extra_work / max(work, 1):.2f} %",
+            ]
+        )
+
+
+def plan(
+    x_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    *,
+    stride: Ints = 1,
+    padding: PaddingLike = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    flip_kernel: bool = False,
+    dtype: Any = "float32",
+    backend: str | None = None,
+    training: bool = False,
+    strategy: str | Sequence[str] | None = None,
+) -> Plan:
+    """Plan a convolution: check the sizes once and choose how its pads reach the engine.
+
+    Parameters
+    ----------
+    x_shape, weight_shape
+        (N, C_in, *spatial) and (C_out, C_in / groups, *kernel).
+    stride, padding, dilation, groups, flip_kernel
+        As in `conv`.
+    dtype
+        Name of the dtype, for the cost of copies.
+    backend
+        Engine to plan for; by default the default engine, else "numpy". Engines that take a pair of pads per axis need
+        no strategy.
+    training
+        Whether a gradient will be taken: extra outputs then cost in the backward pass too.
+    strategy
+        Force "symmetric", "native", "crop", "residual" or "full" on every axis, or one name per axis.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    GeometryError
+        If sizes do not fit together or a forced strategy cannot give this result.
+    """
+    name = known(backend, "plan: backend") if backend is not None else default_name() or "numpy"
+    engine = get(name)
+    shapes: tuple[Sizes, Sizes] = shape_of("plan", "x_shape", x_shape), shape_of("plan", "weight_shape", weight_shape)
+    args = arguments("plan", spatial_ndim("plan", "weight_shape", shapes[1]), stride, padding, dilation, groups, flip_kernel)
+    geometry = conv_geometry("plan", *shapes, args)
+    label = str(dtype).rpartition(".")[2]
+    planned = plan_conv(
+        geometry, native=engine.native_padding, itemsize=_ITEMSIZES.get(label) or np.dtype(label).itemsize,
+        training=training, strategy=strategy,
+    )  # fmt: skip
+    return Plan(planned, name, label, backend is not None)
+
+
+def _explain(planned: Any, kept: int) -> str:
+    """Say in words what an axis asks of the engine."""
+    parts = [planned.strategy]
+    if planned.cut != (0, 0):
+        parts.append(f"cut {planned.cut}")
+    if planned.pad != (0, 0):
+        parts.append(f"copy with {planned.pad} zeros")
+    if planned.native != (0, 0):
+        low, high = planned.native
+        parts.append(f"engine pads {low if low == high else planned.native}")
+    if planned.computed != kept:
+        parts.append(f"keep {planned.skip} .. {planned.skip + kept - 1} of {planned.computed}")
+    return ", ".join(parts)
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
