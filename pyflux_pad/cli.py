@@ -132,10 +132,9 @@ class _Sizes(NamedTuple):
     dilation: tuple[int, ...]
 
     def plan(self, padding: pp.Padding) -> Any:
-        """Return the plan of a one-channel convolution of these sizes."""
-        return pp.plan(
-            (1, 1, *self.input), (1, 1, *self.kernel), stride=self.stride, padding=padding, dilation=self.dilation
-        )
+        """Return the plan of a one-channel convolution of these sizes; its integers are those of every engine."""
+        shapes = (1, 1, *self.input), (1, 1, *self.kernel)
+        return pp.plan(*shapes, stride=self.stride, padding=padding, dilation=self.dilation, backend="numpy")
 
 
 RULES: dict[str, Callable[[_Sizes], pp.Padding]] = {

@@ -332,11 +332,13 @@ class Padding:
 
 
 def same_total(n: int, extent: int, stride: int) -> int:
-    """Return the total of TensorFlow's SAME: ``max((ceil(n/s) - 1)s + ke - n, 0)``, without a branch if ke >= s.
+    """Return the total of TensorFlow's SAME: ``max((ceil(n/s) - 1)s + ke - n, 0)``, so that out = ceil(n/s).
 
-    ``(ceil(n/s) - 1)s - n`` lies in ``[-s, -1]``, so the total cannot be negative unless the kernel is shorter than
-    the stride; a symbolic `n` then stays free of a comparison.
+    ``(ceil(n/s) - 1)s - n`` lies in ``[-s, -1]``: the total cannot be negative if ke >= s, nor positive if ke = 1. A
+    symbolic `n` then stays free of a comparison.
     """
+    if extent == 1:
+        return 0
     total = (-(-n // stride) - 1) * stride + extent - n
     return total if extent >= stride else (total + abs(total)) // 2
 

@@ -6,11 +6,11 @@ nothing else does. Nothing converts silently and nothing falls back.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -39,6 +39,9 @@ class Engine(Protocol):
 
     def symbolic(self, *arrays: Array) -> bool:
         """Say whether a size of the arrays is symbolic (export, dynamic compile)."""
+
+    def traced(self) -> bool:
+        """Say whether Python itself is being traced (torch.compile), which cannot see through caches."""
 
     def itemsize(self, array: Array) -> int:
         """Bytes per element."""
@@ -72,8 +75,9 @@ class Registration(NamedTuple):
 
     Attributes
     ----------
-    module
-        Module with an `ENGINE`.
+    load
+        Imports the backend's module and returns its engine. It uses a plain import statement, which torch.compile can
+        trace where importlib cannot.
     framework, array_type, exact
         The library whose arrays choose this engine: its import name, the name of its array class and whether
         subclasses are refused.
@@ -83,7 +87,7 @@ class Registration(NamedTuple):
         What to do where it is missing.
     """
 
-    module: str
+    load: Callable[[], Engine]
     framework: str
     array_type: str
     exact: bool
@@ -93,8 +97,6 @@ class Registration(NamedTuple):
 
 _REGISTRY: dict[str, Registration] = {}
 _FAMILIES: dict[type, str] = {}
-_ADAPTERS = {("torch", "numpy"): "torch_ops", ("numpy", "torch"): "torch"}
-"""(family of the arrays, family of the engine) -> module whose `adapt(engine)` carries one to the other."""
 
 
 def register(name: str, registration: Registration) -> None:
@@ -102,13 +104,25 @@ def register(name: str, registration: Registration) -> None:
     _REGISTRY[name] = registration
 
 
+def _load_numpy() -> Engine:
+    from .numpy import ENGINE
+
+    return ENGINE
+
+
+def _load_torch() -> Engine:
+    from .torch import ENGINE
+
+    return ENGINE
+
+
 register(
     "numpy",
-    Registration(f"{__name__}.numpy", "numpy", "ndarray", True, ("numpy",), "pip install numpy"),
+    Registration(_load_numpy, "numpy", "ndarray", True, ("numpy",), "pip install numpy"),
 )
 register(
     "torch",
-    Registration(f"{__name__}.torch", "torch", "Tensor", False, ("torch",), "pip install 'pyflux-pad[torch]'"),
+    Registration(_load_torch, "torch", "Tensor", False, ("torch",), "pip install 'pyflux-pad[torch]'"),
 )
 
 
@@ -180,13 +194,11 @@ def get(name: str) -> Engine:
     engine = _ENGINES.get(name)
     if engine is None:
         registration = _REGISTRY[name]
-        info = _info(name, registration)
-        if not info.available:
-            raise BackendUnavailable(f"backend {name!r} cannot run: {info.reason}; {info.remedy}")
         try:
-            engine = importlib.import_module(registration.module).ENGINE
+            engine = registration.load()
         except ImportError as error:
-            raise BackendUnavailable(f"backend {name!r} cannot run: {error}; {registration.remedy}") from error
+            reason = _info(name, registration).reason or str(error)
+            raise BackendUnavailable(f"backend {name!r} cannot run: {reason}; {registration.remedy}") from error
         _ENGINES[name] = engine
     return engine
 
@@ -288,12 +300,23 @@ def _adapted(name: str, family: str) -> Engine | None:
         return engine
     adapted = _ADAPTED.get((name, family))
     if adapted is None:
-        module = _ADAPTERS.get((family, engine.family))
-        if module is None:
-            return None
-        adapted = importlib.import_module(f"{__name__}.{module}").adapt(engine)
-        _ADAPTED[(name, family)] = adapted
+        adapted = _adapt(engine, family)
+        if adapted is not None:
+            _ADAPTED[(name, family)] = adapted
     return adapted
+
+
+def _adapt(engine: Engine, family: str) -> Engine | None:
+    """Return an engine for arrays of `family` that computes on another library's arrays, if there is one."""
+    if (family, engine.family) == ("torch", "numpy"):
+        from .torch_ops import CarriedEngine
+
+        return CarriedEngine(engine.name)
+    if (family, engine.family) == ("numpy", "torch"):
+        from .torch import NumpyOnTorch
+
+        return NumpyOnTorch(engine)
+    return None
 
 
 def default_name() -> str | None:

@@ -71,6 +71,10 @@ class NumpyEngine:
         """Sizes of NumPy arrays are plain ints."""
         return False
 
+    def traced(self) -> bool:
+        """NumPy code is not traced."""
+        return False
+
     def itemsize(self, array: Array) -> int:
         """Bytes per element."""
         return array.dtype.itemsize

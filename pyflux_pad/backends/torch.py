@@ -61,6 +61,10 @@ class TorchEngine:
             return not all(has_static_value(size) for array in arrays for size in array.shape)
         return not all(type(size) is int for array in arrays for size in array.shape)
 
+    def traced(self) -> bool:
+        """Say whether torch.compile or torch.export is tracing."""
+        return torch.compiler.is_compiling()
+
     def itemsize(self, array: Array) -> int:
         """Bytes per element."""
         return array.element_size()
@@ -132,7 +136,7 @@ class TorchEngine:
             real = self.conv_weight(geometry, xr, gr) - self.conv_weight(geometry, xi, gi)
             return torch.complex(real, self.conv_weight(geometry, xr, gi) + self.conv_weight(geometry, xi, gr))
         symbolic = self.symbolic(x, grad_output)
-        plan = plan_padded(geometry, True) if symbolic else cached_padded_plan(geometry)
+        plan = plan_padded(geometry, symbolic) if symbolic or self.traced() else cached_padded_plan(geometry)
         result = torch.ops.aten.convolution_backward(
             grad_output,
             prepare(plan, x),
@@ -176,11 +180,10 @@ def _crop(geometry: ConvGeometry, axis: int) -> _Crop:
 def _symbolic_crop(geometry: ConvGeometry, axis: int) -> _Crop:
     """Crop without comparing sizes: s - 1 zeros more than the pads ask for always hold the last cell.
 
-    Pads that are symbolic come from the "same" rules, whose low side is never negative and whose high side is at least
-    1 - s.
+    Pads from a "same" rule are symbolic too; the low one is never negative, the high one at least 1 - s.
     """
     (low, high), s = geometry.padding[axis], geometry.stride[axis]
-    if type(low) is not int or type(high) is not int:
+    if geometry.padding_from_sizes:
         return _Crop(0, 0, (0, 2 * (s - 1)), low)
     return _Crop(0, 0, (max(-low, 0), max(s - 1 - high, 0)), max(low, 0))
 
@@ -231,11 +234,6 @@ def _zeros(shape: tuple[int, ...], first: Array, second: Array, bias: Array | No
 
 
 # ---------------------------------------------------------------------- NumPy arrays on torch
-
-
-def adapt(engine: Engine) -> Engine:
-    """Return the engine that runs NumPy arrays on torch."""
-    return NumpyOnTorch(engine)
 
 
 class NumpyOnTorch(NumpyEngine):

@@ -20,7 +20,7 @@ import torch
 
 from ..derivatives import TABLE, pullback, tangent
 from ..geometry import ConvGeometry, ConvPlan, plan_conv
-from . import Engine, get
+from . import get
 from .torch import TorchEngine, keep, prepare
 
 Array = Any
@@ -236,11 +236,6 @@ for _name in TABLE:
 
 
 # ---------------------------------------------------------------------- the engine
-
-
-def adapt(engine: Engine) -> Engine:
-    """Return the engine that runs torch tensors on a NumPy engine."""
-    return CarriedEngine(engine.name)
 
 
 class CarriedEngine(TorchEngine):

@@ -12,7 +12,16 @@ from .convolution import (
     spatial_ndim,
     transposed_geometry,
 )
-from .plan import STRATEGIES, AxisPlan, ConvPlan, cached_conv_plan, cached_padded_plan, plan_conv, plan_padded
+from .plan import (
+    STRATEGIES,
+    AxisPlan,
+    ConvPlan,
+    build_conv_plan,
+    cached_conv_plan,
+    cached_padded_plan,
+    plan_conv,
+    plan_padded,
+)
 
 __all__ = [
     "STRATEGIES",
@@ -22,6 +31,7 @@ __all__ = [
     "ConvPlan",
     "Sizes",
     "arguments",
+    "build_conv_plan",
     "cached_conv_geometry",
     "cached_conv_plan",
     "cached_padded_plan",

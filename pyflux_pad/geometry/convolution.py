@@ -34,6 +34,8 @@ class ConvGeometry:
         One ``(low, high)`` pair per spatial axis; negative entries crop.
     flip_kernel
         False for cross-correlation (torch, ONNX, JAX), True for true convolution (NNlib, Flux).
+    padding_from_sizes
+        Whether a "same" rule computed the pads: where sizes are symbolic, such pads are too.
     """
 
     batch: int
@@ -47,6 +49,7 @@ class ConvGeometry:
     dilation: Sizes
     padding: Pairs
     flip_kernel: bool
+    padding_from_sizes: bool = False
 
     @property
     def ndim(self) -> int:
@@ -204,7 +207,7 @@ def conv_geometry(x_shape: Sizes, weight_shape: Sizes, args: ConvArguments) -> C
     _check_groups(out_channels, args.groups, "output channels (weight axis 0)")
     input_size, kernel_size = tuple(spatial), tuple(kernel)
     _check_kernel(kernel_size)
-    padding = args.padding
+    padding, same = args.padding, args.padding in ("same", "same_lower")
     if isinstance(padding, str):
         padding = apply_rule(padding, input_size, kernel_size, args.stride, args.dilation)
     output_size = []
@@ -212,16 +215,16 @@ def conv_geometry(x_shape: Sizes, weight_shape: Sizes, args: ConvArguments) -> C
         zip(input_size, kernel_size, args.stride, args.dilation, padding, strict=True)
     ):
         span, extent = n + low + high, d * (k - 1) + 1
-        if span < extent:
+        if not (same and n > 0) and span < extent:
             raise GeometryError(
                 f"no output on spatial axis {axis}: the kernel spans {extent} cells (dilation {d} x (kernel {k} - 1) "
                 f"+ 1), the padded input has {span} (input {n} + padding ({low}, {high})); "
                 f"pad {extent - span} more, or use a smaller kernel or dilation"
             )
-        output_size.append((span - extent) // s + 1)
+        output_size.append(-(-n // s) if same and n > 0 else (span - extent) // s + 1)
     geometry = ConvGeometry(
         batch, in_channels, out_channels, args.groups, input_size, kernel_size, tuple(output_size),
-        args.stride, args.dilation, padding, args.flip_kernel,
+        args.stride, args.dilation, padding, args.flip_kernel, same,
     )  # fmt: skip
     _check_overflow(geometry)
     return geometry

@@ -79,17 +79,17 @@ class ConvPlan:
     @property
     def cuts(self) -> bool:
         """Whether the input is cut."""
-        return any(axis.cut != (0, 0) for axis in self.axes)
+        return any([axis.cut != (0, 0) for axis in self.axes])
 
     @property
     def pads(self) -> bool:
         """Whether a padded copy of the input is made."""
-        return any(axis.pad != (0, 0) for axis in self.axes)
+        return any([axis.strategy in ("residual", "full") for axis in self.axes])
 
     @property
     def crops(self) -> bool:
         """Whether more outputs may be computed than are kept."""
-        return any(axis.strategy == "crop" for axis in self.axes)
+        return any([axis.strategy == "crop" for axis in self.axes])
 
 
 # The cost model compares a padded copy with a few outputs that are computed and thrown away. What matters is the
@@ -173,11 +173,11 @@ def _cheapest(geometry: ConvGeometry, itemsize: int, training: bool, contiguous:
     One padded axis copies the whole input already, so padding the others along with it is never dearer than cropping
     them.
     """
-    plans = [
-        _priced(geometry, tuple(_axis_or(geometry, axis, name) for axis in range(geometry.ndim)), itemsize, contiguous)
+    crop, residual = [
+        _priced(geometry, tuple([_axis_or(geometry, axis, name) for axis in range(geometry.ndim)]), itemsize, contiguous)
         for name in ("crop", "residual")
     ]
-    return min(plans, key=lambda plan: _cost(plan, itemsize, training))
+    return crop if _cost(crop, itemsize, training) < _cost(residual, itemsize, training) else residual
 
 
 def _axis_or(geometry: ConvGeometry, axis: int, name: str) -> AxisPlan:
@@ -233,10 +233,10 @@ def _cut(n: int, low: int, high: int) -> tuple[tuple[int, int], tuple[int, int]]
 
 
 def _symbolic_axis(geometry: ConvGeometry, axis: int, name: str | None = None) -> AxisPlan:
-    """Plan an axis whose sizes may be symbolic: no comparison with a size, only with pads that are plain ints."""
+    """Plan an axis whose sizes may be symbolic: pads are compared where they are plain ints, sizes never."""
     low, high = geometry.padding[axis]
     out, s = geometry.output_size[axis], geometry.stride[axis]
-    if type(low) is not int or type(high) is not int or name == "full":
+    if geometry.padding_from_sizes or name == "full":
         return AxisPlan("full", (0, 0), (low, high), (0, 0), 0, out)
     if low == high >= 0:
         return AxisPlan("symmetric", (0, 0), (0, 0), (low, high), 0, out)
@@ -256,9 +256,9 @@ def _priced(
         return ConvPlan(geometry, axes)
     copied = 0
     if any(axis.pad != (0, 0) for axis in axes):
-        padded = (n - sum(a.cut) + sum(a.pad) for n, a in zip(geometry.input_size, axes, strict=True))
+        padded = [n - sum(a.cut) + sum(a.pad) for n, a in zip(geometry.input_size, axes, strict=True)]
         copied += geometry.batch * geometry.in_channels * math.prod(padded)
-    computed = math.prod(axis.computed for axis in axes)
+    computed = math.prod([axis.computed for axis in axes])
     kept = math.prod(geometry.output_size)
     if computed != kept and contiguous:
         copied += geometry.batch * geometry.out_channels * kept
@@ -277,7 +277,7 @@ def _cost(plan: ConvPlan, itemsize: int, training: bool) -> int:
     if training:
         geometry = plan.geometry
         if plan.crops:
-            computed = math.prod(axis.computed for axis in plan.axes)
+            computed = math.prod([axis.computed for axis in plan.axes])
             copied += geometry.batch * geometry.out_channels * computed * itemsize
         if plan.pads:
             copied += geometry.batch * geometry.in_channels * math.prod(geometry.input_size) * itemsize
@@ -285,8 +285,7 @@ def _cost(plan: ConvPlan, itemsize: int, training: bool) -> int:
     return work + _WORK_PER_BYTE * copied
 
 
-@lru_cache(maxsize=1024)
-def cached_conv_plan(
+def build_conv_plan(
     operation: str,
     x_shape: Sizes,
     weight_shape: Sizes,
@@ -295,7 +294,13 @@ def cached_conv_plan(
     itemsize: int,
     training: bool,
     contiguous: bool,
+    symbolic: bool,
 ) -> ConvPlan:
-    """Return the plan of a convolution of plain sizes; the cache holds integers only."""
+    """Return the plan of a convolution of checked arguments."""
     geometry = conv_geometry(operation, x_shape, weight_shape, args)
-    return plan_conv(geometry, native=native, itemsize=itemsize, training=training, contiguous=contiguous)
+    return plan_conv(
+        geometry, native=native, itemsize=itemsize, training=training, contiguous=contiguous, symbolic=symbolic
+    )
+
+
+cached_conv_plan = lru_cache(maxsize=1024)(build_conv_plan)

@@ -14,6 +14,7 @@ from ..geometry import (
     ConvPlan,
     Sizes,
     arguments,
+    build_conv_plan,
     cached_conv_geometry,
     cached_conv_plan,
     cached_transposed_geometry,
@@ -114,14 +115,10 @@ def bind_conv(
     engine = resolve(operation, _named(names, (x, weight), bias), backend)
     args = arguments(operation, spatial_ndim(operation, "weight", weight.shape), **options)
     x_shape = x.shape if batched else (1, *x.shape)
-    if engine.symbolic(x, weight):
-        geometry = conv_geometry(operation, x_shape, weight.shape, args)
-        plan = plan_conv(geometry, native=engine.native_padding, symbolic=True)
-    else:
-        plan = cached_conv_plan(
-            operation, tuple(x_shape), tuple(weight.shape), args,
-            engine.native_padding, engine.itemsize(x), engine.records(x, weight), bool(contiguous),
-        )  # fmt: skip
+    choice = engine.native_padding, engine.itemsize(x), engine.records(x, weight), bool(contiguous)
+    symbolic = engine.symbolic(x, weight)
+    make = build_conv_plan if symbolic or engine.traced() else cached_conv_plan
+    plan = make(operation, tuple(x_shape), tuple(weight.shape), args, *choice, symbolic)
     geometry = plan.geometry
     check_bias(operation, bias, geometry.out_channels)
     if out is not None:
@@ -151,10 +148,9 @@ def bind_transpose(
     except (GeometryError, TypeError) as error:
         raise type(error)(f"{operation}: {error}") from None
     x = x if batched else x[None]
-    if engine.symbolic(x, weight):
-        geometry = transposed_geometry(operation, x.shape, weight.shape, args, extra, size)
-    else:
-        geometry = cached_transposed_geometry(operation, tuple(x.shape), tuple(weight.shape), args, extra, size)
+    plain = not engine.symbolic(x, weight) and not engine.traced()
+    build = cached_transposed_geometry if plain else transposed_geometry
+    geometry = build(operation, tuple(x.shape), tuple(weight.shape), args, extra, size)
     check_bias(operation, bias, geometry.in_channels)
     return Call("conv_input", engine, geometry, names, x, weight, bias, batched=batched)
 
@@ -177,10 +173,9 @@ def bind_adjoint(
     if not batched:
         x_shape = (1, *x_shape)
         first, second = (array if name == "weight" else array[None] for name, array in zip(names, (first, second), strict=True))
-    if engine.symbolic(first, second) or not all(type(size) is int for size in (*x_shape, *weight_shape)):
-        geometry = conv_geometry(operation, x_shape, weight_shape, args)
-    else:
-        geometry = cached_conv_geometry(operation, tuple(x_shape), tuple(weight_shape), args)
+    plain = not engine.symbolic(first, second) and not engine.traced()
+    build = cached_conv_geometry if plain and all(type(n) is int for n in (*x_shape, *weight_shape)) else conv_geometry
+    geometry = build(operation, tuple(x_shape), tuple(weight_shape), args)
     grad_output = second if operator == "conv_weight" else first
     if tuple(grad_output.shape) != geometry.output_shape:
         raise GeometryError(
