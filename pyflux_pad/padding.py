@@ -41,9 +41,11 @@ def as_int(value: Any, name: str) -> int:
 
 def per_axis(value: Any, ndim: int, name: str, minimum: int | None = None) -> tuple[int, ...]:
     """Return one int per spatial axis from an int (meant for every axis) or a sequence of `ndim` ints."""
-    if isinstance(value, (str, bytes)):
+    if type(value) is int:  # by far the most frequent form
+        items = (value,) * ndim
+    elif isinstance(value, (str, bytes)):
         raise TypeError(f"{name} must be an int or {ndim} ints, got the string {value!r}")
-    if _is_sequence(value):
+    elif _is_sequence(value):
         items = tuple(as_int(item, name) for item in value)
         if len(items) != ndim:
             raise GeometryError(

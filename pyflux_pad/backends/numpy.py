@@ -108,17 +108,14 @@ class NumpyEngine:
     ) -> Array:
         """Return the convolution, in `out` if given; a forced strategy cuts, pads and drops outputs as it says."""
         geometry = plan.geometry
-        if plan.cuts:
-            x = x[(..., *(slice(a.cut[0], n - a.cut[1]) for a, n in zip(plan.axes, geometry.input_size, strict=True)))]
+        for axis, start, length in plan.cuts:
+            x = x[(slice(None),) * axis + (slice(start, start + length),)]
         if plan.pads:
             x = self.xp.pad(x, ((0, 0), (0, 0), *(axis.pad for axis in plan.axes)))
-        direct = out is not None and not plan.crops
-        shape = (geometry.batch, geometry.out_channels, *(axis.computed for axis in plan.axes))
-        result = out if direct else self.xp.empty(shape, _native(x.dtype))
-        axes = tuple(
-            Axis(s, d, axis.native[0])
-            for s, d, axis in zip(geometry.stride, geometry.dilation, plan.axes, strict=True)
-        )
+        computed = (geometry.batch, geometry.out_channels, *(axis.computed for axis in plan.axes))
+        direct = out is not None and not plan.keeps
+        result = out if direct else self.xp.empty(computed, _native(x.dtype))
+        axes = tuple(Axis(*axis) for axis in zip(geometry.stride, geometry.dilation, plan.native_low, strict=True))
         self._correlate(
             _grouped(x, geometry.groups),
             _grouped(weight, geometry.groups, axis=0, flip=geometry.flip_kernel),
@@ -126,13 +123,12 @@ class NumpyEngine:
             (Axis(1, 1, 0),) * (3 - len(axes)) + axes,
             bias,
         )
-        if not plan.crops:
-            return result
-        result = result[(..., *(slice(a.skip, a.skip + o) for a, o in zip(plan.axes, geometry.output_size, strict=True)))]
-        if out is not None:
+        for axis, start, length in plan.keeps:
+            result = result[(slice(None),) * axis + (slice(start, start + length),)]
+        if out is not None and not direct:
             out[...] = result
             return out
-        return self.xp.ascontiguousarray(result) if contiguous else result
+        return self.xp.ascontiguousarray(result) if contiguous and not direct else result
 
     def conv_input(
         self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None

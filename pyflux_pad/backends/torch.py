@@ -27,6 +27,11 @@ except ImportError:  # older torch cannot tell under compile: treat every size a
 
 Array = Any
 
+
+def _is_plain(size: Any) -> bool:
+    return type(size) is int
+
+
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -57,9 +62,8 @@ class TorchEngine:
 
     def symbolic(self, *arrays: Array) -> bool:
         """Say whether a size is symbolic, or cannot be told from a symbolic one."""
-        if torch.compiler.is_compiling():
-            return not all(has_static_value(size) for array in arrays for size in array.shape)
-        return not all(type(size) is int for array in arrays for size in array.shape)
+        static = has_static_value if torch.compiler.is_compiling() else _is_plain
+        return not all([static(size) for array in arrays for size in array.shape])
 
     def traced(self) -> bool:
         """Say whether torch.compile or torch.export is tracing."""
@@ -84,15 +88,14 @@ class TorchEngine:
     ) -> Array:
         """Return the convolution: views, zeros and dropped outputs around torch's symmetric one."""
         geometry = plan.geometry
-        if _nothing_to_sum(geometry):
+        if plan.is_empty:
             return _zeros(geometry.output_shape, x, weight, bias)
         if geometry.flip_kernel:
             weight = _flip(weight)
-        padding = tuple([axis.native[0] for axis in plan.axes])
-        y = _CONV[geometry.ndim](
-            prepare(plan, x), weight, bias, geometry.stride, padding, geometry.dilation, geometry.groups
+        y = _CONV[len(geometry.stride)](
+            prepare(plan, x), weight, bias, geometry.stride, plan.native_low, geometry.dilation, geometry.groups
         )
-        return keep(plan, y, contiguous)
+        return keep(plan, y, contiguous) if plan.keeps else y
 
     def conv_input(
         self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None
@@ -190,24 +193,16 @@ def _symbolic_crop(geometry: ConvGeometry, axis: int) -> _Crop:
 
 def prepare(plan: ConvPlan, x: Array) -> Array:
     """Cut the input (views) and pad it with zeros (a copy)."""
-    if plan.cuts:
-        for axis, (planned, size) in enumerate(zip(plan.axes, plan.geometry.input_size, strict=True)):
-            low, high = planned.cut
-            if low or high:
-                x = x.narrow(axis + 2, low, size - low - high)
-    if plan.pads:
-        x = F.pad(x, [entry for planned in reversed(plan.axes) for entry in planned.pad])
-    return x
+    for axis, start, length in plan.cuts:
+        x = x.narrow(axis, start, length)
+    return F.pad(x, plan.pads) if plan.pads else x
 
 
 def keep(plan: ConvPlan, y: Array, contiguous: bool) -> Array:
     """Drop the outputs that a crop computes too many, as a view or copied to be contiguous in y's layout."""
-    if not plan.crops:
-        return y
     memory_format = _memory_format(y)
-    for axis, (planned, size) in enumerate(zip(plan.axes, plan.geometry.output_size, strict=True)):
-        if planned.strategy == "crop":
-            y = y.narrow(axis + 2, planned.skip, size)
+    for axis, start, length in plan.keeps:
+        y = y.narrow(axis, start, length)
     return y.contiguous(memory_format=memory_format) if contiguous else y
 
 

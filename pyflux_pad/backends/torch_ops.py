@@ -268,7 +268,7 @@ class CarriedEngine(TorchEngine):
         """Return the convolution."""
         native = tuple([axis.native for axis in plan.axes])
         y = self._run("conv", plan.geometry, native, prepare(plan, x), weight)
-        return _add(keep(plan, y, contiguous), bias)
+        return _add(keep(plan, y, contiguous) if plan.keeps else y, bias)
 
     def conv_input(
         self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None

@@ -51,7 +51,7 @@ class AxisPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """A geometry with the strategy chosen for each axis; what the choice costs is in integers.
+    """A geometry, the strategy of each axis and, worked out once so that a planned call costs little, what to execute.
 
     Attributes
     ----------
@@ -59,6 +59,16 @@ class ConvPlan:
         The convolution.
     axes
         One `AxisPlan` per spatial axis.
+    cuts
+        Views of the input before anything else: (array axis, start, length) each.
+    pads
+        Zeros to copy around the input, pairs, last axis first; empty if the input is not copied.
+    native_low
+        Low pad that the engine applies, per axis; a symmetric engine applies it to both sides.
+    keeps
+        Slices of what the engine computes: (array axis, start, length) each.
+    is_empty
+        Whether batch or channels are empty, which engines refuse.
     copy_bytes
         Bytes written by copies beyond the result itself: a padded input, or a cropped result made contiguous.
     extra_work
@@ -67,6 +77,11 @@ class ConvPlan:
 
     geometry: ConvGeometry
     axes: tuple[AxisPlan, ...]
+    cuts: tuple[tuple[int, int, int], ...]
+    pads: tuple[int, ...]
+    native_low: Sizes
+    keeps: tuple[tuple[int, int, int], ...]
+    is_empty: bool
     copy_bytes: int = 0
     extra_work: int = 0
 
@@ -76,20 +91,33 @@ class ConvPlan:
         names = tuple(axis.strategy for axis in self.axes)
         return names[0] if len(set(names)) == 1 else names
 
-    @property
-    def cuts(self) -> bool:
-        """Whether the input is cut."""
-        return any([axis.cut != (0, 0) for axis in self.axes])
 
-    @property
-    def pads(self) -> bool:
-        """Whether a padded copy of the input is made."""
-        return any([axis.strategy in ("residual", "full") for axis in self.axes])
-
-    @property
-    def crops(self) -> bool:
-        """Whether more outputs may be computed than are kept."""
-        return any([axis.strategy == "crop" for axis in self.axes])
+def _make(geometry: ConvGeometry, axes: tuple[AxisPlan, ...], copy_bytes: int = 0, extra_work: int = 0) -> ConvPlan:
+    """Work out what the planned axes ask of an engine."""
+    copies = any([axis.strategy in ("residual", "full") for axis in axes])
+    return ConvPlan(
+        geometry,
+        axes,
+        cuts=tuple(
+            [
+                (axis + 2, planned.cut[0], size - sum(planned.cut))
+                for axis, (planned, size) in enumerate(zip(axes, geometry.input_size, strict=True))
+                if planned.cut != (0, 0)
+            ]
+        ),
+        pads=tuple([entry for axis in reversed(axes) for entry in axis.pad]) if copies else (),
+        native_low=tuple([axis.native[0] for axis in axes]),
+        keeps=tuple(
+            [
+                (axis + 2, planned.skip, size)
+                for axis, (planned, size) in enumerate(zip(axes, geometry.output_size, strict=True))
+                if planned.strategy == "crop"
+            ]
+        ),
+        is_empty=any([size == 0 for size in (geometry.batch, geometry.in_channels, geometry.out_channels)]),
+        copy_bytes=copy_bytes,
+        extra_work=extra_work,
+    )
 
 
 # The cost model compares a padded copy with a few outputs that are computed and thrown away. What matters is the
@@ -150,8 +178,8 @@ def plan_conv(
 def plan_padded(geometry: ConvGeometry, symbolic: bool = False) -> ConvPlan:
     """Plan without dropped outputs, as a weight gradient needs it: symmetric axes as they are, others padded."""
     if symbolic:
-        return ConvPlan(geometry, tuple(_symbolic_axis(geometry, axis) for axis in range(geometry.ndim)))
-    return ConvPlan(geometry, tuple(_axis_or(geometry, axis, "residual") for axis in range(geometry.ndim)))
+        return _make(geometry, tuple(_symbolic_axis(geometry, axis) for axis in range(geometry.ndim)))
+    return _make(geometry, tuple(_axis_or(geometry, axis, "residual") for axis in range(geometry.ndim)))
 
 
 cached_padded_plan = lru_cache(maxsize=1024)(plan_padded)
@@ -253,7 +281,7 @@ def _priced(
 ) -> ConvPlan:
     """Add up what a plan copies and computes beyond the result."""
     if symbolic:
-        return ConvPlan(geometry, axes)
+        return _make(geometry, axes)
     copied = 0
     if any(axis.pad != (0, 0) for axis in axes):
         padded = [n - sum(a.cut) + sum(a.pad) for n, a in zip(geometry.input_size, axes, strict=True)]
@@ -264,7 +292,7 @@ def _priced(
         copied += geometry.batch * geometry.out_channels * kept
     taps = geometry.in_channels // geometry.groups * math.prod(geometry.kernel_size)
     extra = geometry.batch * geometry.out_channels * (computed - kept) * taps
-    return ConvPlan(geometry, axes, copied * itemsize, extra)
+    return _make(geometry, axes, copied * itemsize, extra)
 
 
 def _cost(plan: ConvPlan, itemsize: int, training: bool) -> int:
@@ -276,7 +304,7 @@ def _cost(plan: ConvPlan, itemsize: int, training: bool) -> int:
     work, copied = plan.extra_work, plan.copy_bytes
     if training:
         geometry = plan.geometry
-        if plan.crops:
+        if plan.keeps:
             computed = math.prod([axis.computed for axis in plan.axes])
             copied += geometry.batch * geometry.out_channels * computed * itemsize
         if plan.pads:

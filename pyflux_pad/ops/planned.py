@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import default_name, get, known, resolve
+from ..backends import Engine, default_name, get, known, resolve
 from ..geometry import ConvPlan, Sizes, arguments, conv_geometry, plan_conv, shape_of, spatial_ndim
 from ..padding import GeometryError
 from .call import Array, Ints, PaddingLike, check_bias
@@ -40,6 +40,8 @@ class Plan:
 
     def __init__(self, plan: ConvPlan, backend: str, dtype: str, explicit: bool) -> None:
         self._plan, self._explicit = plan, explicit
+        self._x_shape, self._weight_shape = plan.geometry.input_shape, plan.geometry.weight_shape
+        self._engines: dict[tuple[type, ...], Engine] = {}
         self.backend, self.dtype = backend, dtype
         self.geometry = plan.geometry
         self.strategy = plan.strategy
@@ -52,21 +54,32 @@ class Plan:
 
     def __call__(self, x: Array, weight: Array, bias: Array | None = None) -> Array:
         """Run the convolution on arrays of the planned shapes."""
-        arrays = {"x": x, "weight": weight} if bias is None else {"x": x, "weight": weight, "bias": bias}
-        engine = resolve("plan", arrays, self.backend)
-        if not self._explicit and engine.family != get(self.backend).family:
-            raise TypeError(
-                f"plan: made for the arrays of {self.backend}, but x is an array of {engine.family}; "
-                f"make it with plan(..., backend={engine.family!r})"
-            )
+        engine = self._engine(x, weight, bias)
         geometry = self.geometry
-        if tuple(x.shape) != geometry.input_shape or tuple(weight.shape) != geometry.weight_shape:
+        if x.shape != self._x_shape or weight.shape != self._weight_shape:
             raise GeometryError(
                 f"plan: made for x {geometry.input_shape} and weight {geometry.weight_shape}, got {tuple(x.shape)} "
                 f"and {tuple(weight.shape)}; make another one"
             )
         check_bias("plan", bias, geometry.out_channels)
         return engine.conv(self._plan, x, weight, bias, True, None)
+
+    def _engine(self, x: Array, weight: Array, bias: Array | None) -> Engine:
+        """Return the engine for these arrays; their types are looked up once."""
+        arrays = {"x": x, "weight": weight} if bias is None else {"x": x, "weight": weight, "bias": bias}
+        types = type(x), type(weight), type(bias)
+        engine = self._engines.get(types)
+        if engine is not None:
+            engine.check("plan", arrays)
+            return engine
+        engine = resolve("plan", arrays, self.backend)
+        if not self._explicit and engine.family != get(self.backend).family:
+            raise TypeError(
+                f"plan: made for the arrays of {self.backend}, but x is an array of {engine.family}; "
+                f"make it with plan(..., backend={engine.family!r})"
+            )
+        self._engines[types] = engine
+        return engine
 
     def __repr__(self) -> str:
         geometry = self.geometry
