@@ -66,9 +66,7 @@ def pullback(
         if not wanted:
             gradients.append(None)
             continue
-        first, second = (
-            cotangent if index == COTANGENT else conjugate(operands[index]) for index in term.operands
-        )
+        first, second = (cotangent if index == COTANGENT else conjugate(operands[index]) for index in term.operands)
         gradients.append(call(term.operator, first, second))
     return gradients[0], gradients[1]
 
@@ -76,7 +74,7 @@ def pullback(
 def tangent(
     operator: str,
     operands: tuple[Any, Any],
-    tangents: tuple[Any, Any],
+    tangents: Sequence[Any],
     call: Callable[[str, Any, Any], Any],
 ) -> Any:
     """Return the Jacobian-vector product of a bilinear operator: its value at each tangent in turn, added up."""

@@ -100,7 +100,7 @@ class Padding:
         for axis, pair in enumerate(self.pairs):
             if not _is_sequence(pair) or isinstance(pair, (str, bytes)) or len(pair) != 2:
                 raise GeometryError(
-                    f"Padding takes one (low, high) pair per spatial axis, got {pair!r} on axis {axis} of {self.pairs!r}; "
+                    f"Padding takes (low, high) pairs, one per axis, got {pair!r} on axis {axis} of {self.pairs!r}; "
                     f"a flat list is read by Padding.from_onnx, Padding.from_torch or Padding.from_flux"
                 )
             pairs.append((as_int(pair[0], "padding"), as_int(pair[1], "padding")))

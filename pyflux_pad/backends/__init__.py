@@ -36,38 +36,53 @@ class Engine(Protocol):
 
     def check(self, operation: str, arrays: dict[str, Array]) -> None:
         """Raise TypeError for dtypes, mixtures and devices that this engine does not compute."""
+        ...
 
     def symbolic(self, *arrays: Array) -> bool:
         """Say whether a size of the arrays is symbolic (export, dynamic compile)."""
+        ...
 
     def traced(self) -> bool:
         """Say whether Python itself is being traced (torch.compile), which cannot see through caches."""
+        ...
 
     def itemsize(self, array: Array) -> int:
         """Bytes per element."""
+        ...
 
     def records(self, *arrays: Array) -> bool:
         """Say whether a gradient by one of the arrays is being recorded."""
+        ...
 
     def conv(
         self, plan: ConvPlan, x: Array, weight: Array, bias: Array | None, contiguous: bool, out: Array | None
     ) -> Array:
         """Return ``conv(x, weight) + bias`` as the plan says."""
+        ...
 
     def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None) -> Array:
         """Return the transpose of the convolution by x applied to `grad_output`, plus `bias` per channel."""
+        ...
 
     def conv_weight(self, geometry: ConvGeometry, x: Array, grad_output: Array) -> Array:
         """Return the transpose of the convolution by the weight applied to `grad_output`."""
+        ...
+
+
+class ArrayEngine(Engine, Protocol):
+    """An engine for arrays that record no gradients, NumPy's and CuPy's: what `vjp` and `out` need besides."""
 
     def overlaps(self, out: Array, array: Array) -> bool:
         """Say whether two arrays share memory."""
+        ...
 
     def conjugate(self, array: Array) -> Array:
         """Return the complex conjugate; real arrays as they are."""
+        ...
 
     def bias_gradient(self, grad_output: Array) -> Array:
         """Sum over the batch and the spatial axes."""
+        ...
 
 
 class Registration(NamedTuple):

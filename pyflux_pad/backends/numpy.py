@@ -113,8 +113,7 @@ class NumpyEngine:
         if plan.pads:
             x = self.xp.pad(x, ((0, 0), (0, 0), *(axis.pad for axis in plan.axes)))
         computed = (geometry.batch, geometry.out_channels, *(axis.computed for axis in plan.axes))
-        direct = out is not None and not plan.keeps
-        result = out if direct else self.xp.empty(computed, _native(x.dtype))
+        result = out if out is not None and not plan.keeps else self.xp.empty(computed, _native(x.dtype))
         axes = tuple(Axis(*axis) for axis in zip(geometry.stride, geometry.dilation, plan.native_low, strict=True))
         self._correlate(
             _grouped(x, geometry.groups),
@@ -125,14 +124,13 @@ class NumpyEngine:
         )
         for axis, start, length in plan.keeps:
             result = result[(slice(None),) * axis + (slice(start, start + length),)]
-        if out is not None and not direct:
+        if out is None:
+            return self.xp.ascontiguousarray(result) if contiguous else result
+        if result is not out:
             out[...] = result
-            return out
-        return self.xp.ascontiguousarray(result) if contiguous and not direct else result
+        return out
 
-    def conv_input(
-        self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None
-    ) -> Array:
+    def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None) -> Array:
         """Return the transpose by the input: a stride-1 correlation for each residue of the input modulo the stride."""
         result = self.xp.empty(geometry.input_shape, _native(grad_output.dtype))
         target = _grouped(result, geometry.groups)
@@ -174,9 +172,7 @@ class NumpyEngine:
             place[...] = total.reshape(place.shape)
         return result
 
-    def _correlate(
-        self, x: Array, kernel: Array, result: Array, axes: Sequence[Axis], bias: Array | None
-    ) -> None:
+    def _correlate(self, x: Array, kernel: Array, result: Array, axes: Sequence[Axis], bias: Array | None) -> None:
         """Write the correlation of `x` with `kernel`, plus `bias`, into `result`.
 
         Shapes: x (N, G, C, *in), kernel (G, O, C, *k), result (N, G, O, *out), bias (G * O,). Windows that leave x
@@ -193,7 +189,7 @@ class NumpyEngine:
         tile = _tile(result.shape, kernel.shape[2:], axes, compute.itemsize, matrix_bytes, _COLUMNS)
         gather = _Gather(xp, x, axes, compute, tile)
         for samples, group, *out in _boxes((batch, groups, *outputs), tile.outputs):
-            total = None
+            total: Array = None
             for taps in _boxes(kernel.shape[2:], tile.taps):
                 matrix = kernel[(group, slice(None), *taps)].astype(compute, copy=False)
                 matrix = matrix.reshape(*matrix.shape[:2], -1)

@@ -20,9 +20,9 @@ try:
     from torch.fx.experimental.symbolic_shapes import has_static_value
 except ImportError:  # older torch cannot tell under compile: treat every size as symbolic there
 
-    def has_static_value(size: Any) -> bool:
+    def has_static_value(a: Any) -> bool:
         """Say whether a size is known to be constant."""
-        return not torch.compiler.is_compiling() and type(size) is int
+        return not torch.compiler.is_compiling() and type(a) is int
 
 
 Array = Any
@@ -97,9 +97,7 @@ class TorchEngine:
         )
         return keep(plan, y, contiguous) if plan.keeps else y
 
-    def conv_input(
-        self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None
-    ) -> Array:
+    def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None) -> Array:
         """Return the transpose by the input: torch's transposed convolution, cropped or extended on each side."""
         if _nothing_to_sum(geometry):
             return _zeros(geometry.input_shape, grad_output, weight, bias)
@@ -171,7 +169,7 @@ class _Crop(NamedTuple):
 def _crop(geometry: ConvGeometry, axis: int) -> _Crop:
     """Let torch crop the smaller side; an excess of the low crop below the stride is torch's output_padding."""
     low, (high, _) = geometry.padding[axis][0], geometry.slack[axis]
-    size, s, d = geometry.input_size[axis], geometry.stride[axis], geometry.dilation[axis]
+    s, d = geometry.stride[axis], geometry.dilation[axis]
     if low >= 0 and 0 <= low - high < max(s, d):
         return _Crop(low, low - high, (0, 0), None)
     both = max(min(low, high), 0)
@@ -253,9 +251,7 @@ class NumpyOnTorch(NumpyEngine):
         """Return the convolution."""
         return self._run("conv", plan, x, weight, bias, contiguous=contiguous)
 
-    def conv_input(
-        self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None
-    ) -> Array:
+    def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None) -> Array:
         """Return the transpose by the input."""
         return self._run("conv_input", geometry, grad_output, weight, bias)
 

@@ -164,15 +164,15 @@ def _function(name: str) -> type[torch.autograd.Function]:
             ctx.flat = tuple(flat)
 
         @staticmethod
-        def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[Any, ...]:
+        def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
             gradients = pullback(
-                name, ctx.saved_tensors, grad_output, _with_geometry(ctx), _conjugate, ctx.needs_input_grad[:2]
+                name, ctx.saved_tensors, grad_outputs[0], _with_geometry(ctx), _conjugate, ctx.needs_input_grad[:2]
             )
             return *gradients, *[None] * len(ctx.flat)
 
         @staticmethod
-        def jvp(ctx: Any, first: torch.Tensor | None, second: torch.Tensor | None, *_: None) -> torch.Tensor:
-            return tangent(name, ctx.saved_tensors, (first, second), _with_geometry(ctx))
+        def jvp(ctx: Any, *grad_inputs: torch.Tensor | None) -> torch.Tensor:
+            return tangent(name, ctx.saved_tensors, grad_inputs[:2], _with_geometry(ctx))
 
     def _with_geometry(ctx: Any) -> Callable[[str, Array, Array], torch.Tensor]:
         first, second = ctx.saved_tensors
@@ -270,9 +270,7 @@ class CarriedEngine(TorchEngine):
         y = self._run("conv", plan.geometry, native, prepare(plan, x), weight)
         return _add(keep(plan, y, contiguous) if plan.keeps else y, bias)
 
-    def conv_input(
-        self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None
-    ) -> Array:
+    def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None) -> Array:
         """Return the transpose by the input."""
         return _add(self._run("conv_input", geometry, geometry.padding, grad_output, weight), bias)
 
@@ -280,9 +278,7 @@ class CarriedEngine(TorchEngine):
         """Return the transpose by the weight."""
         return self._run("conv_weight", geometry, geometry.padding, x, grad_output)
 
-    def _run(
-        self, name: str, geometry: ConvGeometry, padding: tuple[Any, ...], first: Array, second: Array
-    ) -> Array:
+    def _run(self, name: str, geometry: ConvGeometry, padding: tuple[Any, ...], first: Array, second: Array) -> Array:
         """Call an operator with the spatial axes lifted to three."""
         missing = 3 - geometry.ndim
         pads = [entry for pair in padding for entry in pair]

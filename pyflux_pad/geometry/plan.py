@@ -22,6 +22,7 @@ from .convolution import ConvArguments, ConvGeometry, Sizes, conv_geometry
 
 STRATEGIES = ("symmetric", "native", "crop", "residual", "full")
 
+
 class AxisPlan(NamedTuple):
     """What one spatial axis asks of an engine, in the order of execution.
 
@@ -190,7 +191,7 @@ def _check_strategies(names: tuple[str, ...], geometry: ConvGeometry, native: bo
         if name not in STRATEGIES:
             raise GeometryError(f"plan: strategy must be one of {', '.join(STRATEGIES)}, got {name!r}")
         if name == "native" and not native:
-            raise GeometryError("plan: strategy 'native' needs an engine that takes (low, high) pairs; this one does not")
+            raise GeometryError("plan: strategy 'native' needs an engine that takes (low, high) pairs, unlike this one")
     if len(names) != geometry.ndim:
         raise GeometryError(f"plan: {len(names)} strategies for {geometry.ndim} spatial axes: {names}")
 
@@ -202,7 +203,7 @@ def _cheapest(geometry: ConvGeometry, itemsize: int, training: bool, contiguous:
     them.
     """
     crop, residual = [
-        _priced(geometry, tuple([_axis_or(geometry, axis, name) for axis in range(geometry.ndim)]), itemsize, contiguous)
+        _priced(geometry, tuple([_axis_or(geometry, a, name) for a in range(geometry.ndim)]), itemsize, contiguous)
         for name in ("crop", "residual")
     ]
     return crop if _cost(crop, itemsize, training) < _cost(residual, itemsize, training) else residual

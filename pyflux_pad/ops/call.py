@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 
 from .. import derivatives
-from ..backends import Engine, resolve
+from ..backends import ArrayEngine, Engine, resolve
 from ..geometry import (
     ConvGeometry,
     ConvPlan,
@@ -65,13 +65,14 @@ class Call:
         """Return the gradients by the name of the array argument."""
         if not self.batched:
             grad_output = grad_output[None]
+        engine = cast(ArrayEngine, self.engine)
         operands = (self.first, self.second)
-        gradients = derivatives.pullback(self.operator, operands, grad_output, self._adjoint, self.engine.conjugate)
+        gradients = derivatives.pullback(self.operator, operands, grad_output, self._adjoint, engine.conjugate)
         named = dict(zip(self.names, gradients, strict=True))
         if not self.batched:
             named = {name: grad if name == "weight" else grad[0] for name, grad in named.items()}
         if self.bias is not None:
-            named["bias"] = self.engine.bias_gradient(grad_output)
+            named["bias"] = engine.bias_gradient(grad_output)
         return named
 
     def _adjoint(self, operator: str, first: Array, second: Array) -> Array:
@@ -112,6 +113,7 @@ def bind_conv(
     batched: bool = True,
     **options: Any,
 ) -> Call:
+    """Bind a convolution; the plan is cached by shapes and arguments."""
     engine = resolve(operation, _named(names, (x, weight), bias), backend)
     args = arguments(operation, spatial_ndim(operation, "weight", weight.shape), **options)
     x_shape = x.shape if batched else (1, *x.shape)
@@ -139,6 +141,7 @@ def bind_transpose(
     batched: bool = True,
     **options: Any,
 ) -> Call:
+    """Bind a transposed convolution: `conv_input` with `x` in the place of grad_output."""
     engine = resolve(operation, _named(names, (x, weight), bias), backend)
     ndim = spatial_ndim(operation, "weight", weight.shape)
     args = arguments(operation, ndim, **options)
@@ -172,7 +175,8 @@ def bind_adjoint(
     args = arguments(operation, spatial_ndim(operation, "weight", weight_shape), **options)
     if not batched:
         x_shape = (1, *x_shape)
-        first, second = (array if name == "weight" else array[None] for name, array in zip(names, (first, second), strict=True))
+        first = first[None]
+        second = second if operator == "conv_input" else second[None]
     plain = not engine.symbolic(first, second) and not engine.traced()
     build = cached_conv_geometry if plain and all(type(n) is int for n in (*x_shape, *weight_shape)) else conv_geometry
     geometry = build(operation, tuple(x_shape), tuple(weight_shape), args)
@@ -193,6 +197,7 @@ def _named(names: tuple[str, str], arrays: tuple[Array, Array], bias: Array | No
 
 
 def array_shape(operation: str, name: str, array: Array) -> Sizes:
+    """Return the shape of what should be an array."""
     shape = getattr(array, "shape", None)
     if shape is None:
         raise TypeError(f"{operation}: {name} must be an array, got {type(array).__name__}")
@@ -200,6 +205,7 @@ def array_shape(operation: str, name: str, array: Array) -> Sizes:
 
 
 def check_bias(operation: str, bias: Array | None, channels: int) -> None:
+    """Check that the bias has one entry per output channel."""
     if bias is not None and tuple(bias.shape) != (channels,):
         raise GeometryError(
             f"{operation}: bias must have shape ({channels},), one per output channel, got {tuple(bias.shape)}"
@@ -214,5 +220,5 @@ def _check_out(operation: str, engine: Engine, out: Array, shape: Sizes, inputs:
         raise GeometryError(
             f"{operation}: out must be a writable, native array of shape {shape}, got shape {tuple(out.shape)}"
         )
-    if any(engine.overlaps(out, array) for array in inputs):
-        raise ValueError(f"{operation}: out shares memory with an input, which would be overwritten; pass another array")
+    if any(cast(ArrayEngine, engine).overlaps(out, array) for array in inputs):
+        raise ValueError(f"{operation}: out shares memory with an input, which it would overwrite; pass another array")

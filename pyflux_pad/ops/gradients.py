@@ -45,7 +45,8 @@ def vjp(function: Callable[..., Array], *arrays: Any, **arguments: Any) -> tuple
         if len(arrays) > len(names):
             raise TypeError(f"vjp: {name} has {len(names)} array arguments {names}, got {len(arrays)}")
         call = build(**dict(zip(names, arrays, strict=False)), **arguments)
-    given = [key for key, array in zip(names, [a for a in arrays if not _is_shape(a)], strict=False) if array is not None]
+    values = [array for array in arrays if not _is_shape(array)]
+    given = [key for key, array in zip(names, values, strict=False) if array is not None]
     if call.engine.family == "torch":
         raise TypeError(f"vjp: {name} of torch tensors is differentiated by torch.autograd.grad or torch.func.vjp")
     y = call.run()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import Engine, default_name, get, known, resolve
-from ..geometry import ConvPlan, Sizes, arguments, conv_geometry, plan_conv, shape_of, spatial_ndim
+from ..geometry import ConvPlan, arguments, conv_geometry, plan_conv, shape_of, spatial_ndim
 from ..padding import GeometryError
 from .call import Array, Ints, PaddingLike, check_bias
 
@@ -83,16 +83,14 @@ class Plan:
 
     def __repr__(self) -> str:
         geometry = self.geometry
-        rows = [("axis", "input", "kernel", "stride", "dilation", "padding", "output", "high pads alike", "strategy")]
+        rows: list[tuple[str, ...]] = [
+            ("axis", "input", "kernel", "stride", "dilation", "padding", "output", "high pads alike", "strategy")
+        ]
+        sizes = (geometry.input_size, geometry.kernel_size, geometry.stride, geometry.dilation, geometry.padding)
         for axis, planned in enumerate(self._plan.axes):
-            lowest, highest = self.slack[axis]
-            rows.append(
-                (
-                    str(axis), str(geometry.input_size[axis]), str(geometry.kernel_size[axis]),
-                    str(geometry.stride[axis]), str(geometry.dilation[axis]), str(geometry.padding[axis]),
-                    str(geometry.output_size[axis]), f"{lowest} .. {highest}", _explain(planned, self.output_size[axis]),
-                )
-            )  # fmt: skip
+            out, (lowest, highest) = self.output_size[axis], self.slack[axis]
+            numbers = (axis, *(size[axis] for size in sizes), out)
+            rows.append((*map(str, numbers), f"{lowest} .. {highest}", _explain(planned, out)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         work = geometry.batch * np.prod(self.output_size, dtype=object) * np.prod(geometry.weight_shape, dtype=object)
@@ -152,9 +150,10 @@ def plan(
     """
     name = known(backend, "plan: backend") if backend is not None else default_name() or "numpy"
     engine = get(name)
-    shapes: tuple[Sizes, Sizes] = shape_of("plan", "x_shape", x_shape), shape_of("plan", "weight_shape", weight_shape)
-    args = arguments("plan", spatial_ndim("plan", "weight_shape", shapes[1]), stride, padding, dilation, groups, flip_kernel)
-    geometry = conv_geometry("plan", *shapes, args)
+    x_shape, weight_shape = shape_of("plan", "x_shape", x_shape), shape_of("plan", "weight_shape", weight_shape)
+    ndim = spatial_ndim("plan", "weight_shape", weight_shape)
+    args = arguments("plan", ndim, stride, padding, dilation, groups, flip_kernel)
+    geometry = conv_geometry("plan", x_shape, weight_shape, args)
     label = str(dtype).rpartition(".")[2]
     planned = plan_conv(
         geometry, native=engine.native_padding, itemsize=_ITEMSIZES.get(label) or np.dtype(label).itemsize,
@@ -178,7 +177,7 @@ def _explain(planned: Any, kept: int) -> str:
     return ", ".join(parts)
 
 
-def _size(count: int) -> str:
+def _size(count: float) -> str:
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
