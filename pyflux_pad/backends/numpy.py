@@ -131,21 +131,33 @@ class NumpyEngine:
         return out
 
     def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None) -> Array:
-        """Return the transpose by the input: a stride-1 correlation for each residue of the input modulo the stride."""
+        """Return the transpose by the input: a stride-1 correlation for each residue of the input modulo the stride.
+
+        ``j * stride + k * dilation = i + low`` is symmetric in gradient and kernel. The shorter of them slides over
+        the longer one, so that a kernel as large as the input costs no more than its transpose.
+        """
         result = self.xp.empty(geometry.input_shape, _native(grad_output.dtype))
-        target = _grouped(result, geometry.groups)
-        gradient = _grouped(grad_output, geometry.groups)
-        kernel = _grouped(weight, geometry.groups, axis=0, flip=geometry.flip_kernel).swapaxes(1, 2)
+        still = _grouped(grad_output, geometry.groups)  # (N, G, O, *out)
+        sliding = _grouped(weight, geometry.groups, axis=0, flip=geometry.flip_kernel).swapaxes(1, 2)  # (G, C, O, *k)
+        target = _grouped(result, geometry.groups)  # (N, G, C, *in)
         lifted = geometry.lifted()
+        steps = zip(lifted.stride, lifted.dilation, strict=True)
+        # Swapped, the channels of the result are where the batch was: the bias is added afterwards, a second rounding.
+        rounds = bias is not None and _compute_dtype(result.dtype) != result.dtype
+        swap = not rounds and math.prod(geometry.kernel_size) > math.prod(geometry.output_size)
+        if swap:
+            still, sliding, target = sliding.swapaxes(0, 1), still.swapaxes(0, 1), target.swapaxes(0, 2)
+            steps = zip(lifted.dilation, lifted.stride, strict=True)
         phases = (
-            _phases(n, k, Axis(s, d, low))
-            for n, k, s, d, (low, _) in zip(
-                lifted.input_size, lifted.kernel_size, lifted.stride, lifted.dilation, lifted.padding, strict=True
-            )
+            _phases(n, taps, Axis(*step, low))
+            for n, taps, step, (low, _) in zip(target.shape[3:], sliding.shape[3:], steps, lifted.padding, strict=True)
         )
+        inner_bias = None if swap else bias
         for phase in product(*phases):
             places, taps, axes = zip(*phase, strict=True)
-            self._correlate(gradient, kernel[(..., *taps)], target[(..., *places)], axes, bias)
+            self._correlate(still, sliding[(..., *taps)], target[(..., *places)], axes, inner_bias)
+        if bias is not None and swap:
+            result += bias.reshape(-1, *(1,) * geometry.ndim)
         return result
 
     def conv_weight(self, geometry: ConvGeometry, x: Array, grad_output: Array) -> Array:
