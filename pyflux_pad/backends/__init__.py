@@ -6,8 +6,6 @@ nothing else does. Nothing converts silently and nothing falls back.
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -167,6 +165,9 @@ def available_backends() -> dict[str, BackendInfo]:
 
 
 def _info(name: str, registration: Registration) -> BackendInfo:
+    import importlib.metadata  # slow to import, and only this report needs it
+    import importlib.util
+
     if importlib.util.find_spec(registration.framework) is None:
         reason = f"the package {registration.framework} is not installed"
         return BackendInfo(name, "", "", False, reason, registration.remedy)
