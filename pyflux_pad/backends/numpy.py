@@ -164,7 +164,9 @@ class NumpyEngine:
         """Return the transpose by the weight: the gradient times the gathered inputs, summed over batch and outputs."""
         xp, dtype = self.xp, _native(x.dtype)
         compute = _compute_dtype(dtype)
-        result = xp.empty(geometry.weight_shape, dtype)
+        result = xp.zeros(geometry.weight_shape, dtype)
+        if x.size == 0 or grad_output.size == 0 or result.size == 0:
+            return result
         target = _grouped(result, geometry.groups, axis=0, flip=geometry.flip_kernel)
         x, gradient = _grouped(x, geometry.groups), _grouped(grad_output, geometry.groups)
         lifted = geometry.lifted()
@@ -194,7 +196,7 @@ class NumpyEngine:
         batch, groups, rows, *outputs = result.shape
         if bias is not None:
             bias = bias.reshape(groups, rows, 1).astype(compute)
-        if x.size == 0 or kernel.size == 0:
+        if x.size == 0 or kernel.size == 0 or result.size == 0:
             result[...] = 0 if bias is None else bias[..., None, None]
             return
         matrix_bytes = _MATRIX_BYTES if compute != kernel.dtype else None
