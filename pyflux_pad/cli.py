@@ -247,20 +247,25 @@ def _tf_formats(axes: int) -> tuple[str, str]:
 
 def _same_rules(sizes: _Sizes) -> dict[str, Any]:
     """Return what each framework's "same" rule gives for these sizes, or why it gives nothing."""
-    results: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     for rule in SAME_RULES:
         try:
             padding = pp.Padding.same(rule, *sizes)
         except pp.GeometryError as error:
-            results[rule] = {"error": str(error)}
+            rules[rule] = {"error": str(error)}
         else:
-            results[rule] = {"pads": padding.pairs, "output_size": sizes.plan(padding).output_size}
-    for rule, result in results.items():
-        if "pads" in result:
-            result["agrees_with"] = [
-                other for other in results if other != rule and results[other].get("pads") == result["pads"]
-            ]
-    return results
+            rules[rule] = {"pads": padding.pairs, "output_size": sizes.plan(padding).output_size}
+    defined = {rule: result for rule, result in rules.items() if "pads" in result}
+    for rule, result in defined.items():
+        result["agrees_with"] = [
+            other for other in defined if other != rule and _windows(defined[other]) == _windows(result)
+        ]
+    return rules
+
+
+def _windows(result: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what fixes a result: where the first window starts and how many there are; high pads only follow."""
+    return tuple(low for low, _ in result["pads"]), result["output_size"]
 
 
 def _pads_text(record: dict[str, Any]) -> Iterator[str]:
@@ -280,23 +285,20 @@ def _pads_text(record: dict[str, Any]) -> Iterator[str]:
     symmetric = record["symmetric_equivalent"]
     yield f"symmetric equivalent  {symmetric or 'none: no symmetric padding gives this result'}"
     yield ""
-    yield 'The "same" rules for these sizes; rules on one line agree:'
+    yield 'The "same" rules for these sizes:'
     yield ""
-    yield from _same_text(record["same_rules"])
-
-
-def _same_text(rules: dict[str, Any]) -> Iterator[str]:
-    rows, refusals = {}, []
+    rules = record["same_rules"]
+    yield from _table(
+        ("rule", "pads", "output size", "same result as"),
+        (
+            (rule, result["pads"], _by(result["output_size"]), ", ".join(result["agrees_with"]) or "none")
+            for rule, result in rules.items()
+            if "pads" in result
+        ),
+    )
     for rule, result in rules.items():
         if "error" in result:
-            refusals.append(f"{rule}: {result['error']}")
-        else:
-            rows.setdefault(result["pads"], []).append(rule)
-    yield from _table(
-        ("rules", "pads", "output size"),
-        ((", ".join(names), pads, _by(rules[names[0]]["output_size"])) for pads, names in rows.items()),
-    )
-    yield from refusals
+            yield f"{rule}: {result['error']}"
 
 
 def _by(sizes: Sequence[int]) -> str:

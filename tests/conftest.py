@@ -1,0 +1,86 @@
+"""Every test that asks for `engine` runs once per engine; the run ends with a line that says which engines ran.
+
+An engine that cannot run here is skipped with its reason, unless PYFLUX_PAD_TEST_BACKENDS (``numpy,torch``) asks for
+it: then the run fails before it starts, because a green run would say nothing about that engine.
+"""
+
+import collections
+import os
+
+# The arrays are tiny and pytest-xdist uses the cores: threads would only wait for each other. Read when NumPy and torch
+# load, so it comes first.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import engines
+import hypothesis
+import pytest
+
+# The same examples on every run; the first one of a process may import a framework, so none has a deadline.
+hypothesis.settings.register_profile("house", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("house")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "engine(name): the test runs this engine; skipped, with the reason, without it")
+    for name in engines.requested():
+        found = engines.status(name)
+        if not found.runs:
+            raise pytest.UsageError(f"PYFLUX_PAD_TEST_BACKENDS asks for {name!r}, which cannot run: {found.reason}")
+
+
+def pytest_generate_tests(metafunc):
+    """Give `engine` its values; plain parameters, so that a seeded or cached reference is shared by neighbours."""
+    if "engine" in metafunc.fixturenames and not _parametrized(metafunc.definition, "engine"):
+        metafunc.parametrize("engine", [
+            pytest.param(engine, id=engine.id, marks=[pytest.mark.engine(name) for name in sorted(engine.needs)])
+            for engine in engines.ENGINES
+        ])
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what cannot run, and note in each report whose test it was (the note survives pytest-xdist)."""
+    for item in items:
+        names = {name for mark in item.iter_markers("engine") for name in mark.args}
+        for name in names:
+            if not engines.status(name).runs:
+                item.add_marker(pytest.mark.skip(reason=f"engine {name}: {engines.status(name).reason}"))
+        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+        computes = {getattr(engine, "computes", engine)} if engine else names
+        item.user_properties.extend(("engine", name) for name in sorted(computes))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what the random cases covered, and of every engine whether it ran."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports
+               if hasattr(report, "user_properties")]
+    outcomes = collections.Counter(
+        (value, report.outcome)
+        for report in reports
+        for key, value in report.user_properties
+        if key == "engine" and (report.when == "call" or report.outcome == "failed")
+    )
+    terminalreporter.section("coverage and engines")
+    for line in sorted(_noted(reports, "coverage")):
+        terminalreporter.line(line)
+    for name in engines.NAMES:
+        found = engines.status(name)
+        passed, failed = outcomes[name, "passed"], outcomes[name, "failed"]
+        if found.runs:
+            line = f"ran, version {found.version}: {passed} tests passed, {failed} failed"
+        else:
+            line = f"skipped: {found.reason}"
+        terminalreporter.line(f"{name:6} {line}")
+
+
+def _noted(reports, wanted):
+    """Return what finished tests recorded under a name."""
+    return {value for report in reports if report.when == "call" for key, value in report.user_properties
+            if key == wanted}
+
+
+def _parametrized(function, name):
+    """Whether a parametrize mark of the test itself already gives `name` its values."""
+    return any(
+        name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
+        for mark in function.iter_markers("parametrize")
+    )

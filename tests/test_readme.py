@@ -1,0 +1,25 @@
+"""The README's examples run, one after the other, and print what it says they print."""
+
+import contextlib
+import io
+import pathlib
+import re
+
+import pytest
+
+README = pathlib.Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.engine("torch")
+def test_examples():
+    blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", README.read_text("utf-8"), re.DOTALL)
+    assert len(blocks) == 4
+    names = {}
+    for code, shown in blocks:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        assert printed.getvalue() == shown
+    assert names["padding"].pairs == ((9, 0), (9, 0))
+    assert names["grad_weight"].shape == names["weight"].shape
+    assert names["kernel"].grad.shape == names["kernel"].shape
