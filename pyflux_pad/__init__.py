@@ -19,6 +19,7 @@ from .ops import (
     conv_transpose2d,
     conv_transpose3d,
     conv_weight,
+    pad,
     plan,
     vjp,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "conv_weight",
+    "pad",
     "plan",
     "set_default_backend",
     "vjp",

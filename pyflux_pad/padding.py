@@ -16,6 +16,18 @@ Pairs = tuple[tuple[int, int], ...]
 RULES = ("valid", "same", "same_lower", "causal")
 SAME_RULES = ("tf", "onnx_upper", "onnx_lower", "torch", "jax", "flux")
 CEIL_RULES = ("torch", "caffe", "caffe2", "mxnet")
+MODES = ("constant", "reflect", "replicate", "circular", "symmetric")
+MODES_ELSEWHERE = {
+    "zeros": "constant",
+    "edge": "replicate",
+    "repeat": "replicate",
+    "wrap": "circular",
+    "periodic": "circular",
+    "border": "replicate",
+    "nearest": "replicate",
+    "mirror": "reflect",
+}
+"""What other frameworks call the modes; named in the error, never taken."""
 
 
 class GeometryError(ValueError):
@@ -447,3 +459,58 @@ def apply_rule(
         split_total(same_total(n, d * (k - 1) + 1, s), lower=rule == "same_lower")
         for n, k, s, d in zip(input_size, kernel_size, stride, dilation, strict=True)
     )
+
+
+def parse_modes(mode: Any, ndim: int, name: str, known: Sequence[str] = MODES) -> tuple[str, ...]:
+    """Return one padding mode per spatial axis from a mode for all or one per axis."""
+    modes = (mode,) * ndim if isinstance(mode, str) else tuple(mode) if _is_sequence(mode) else None
+    if modes is None:
+        raise TypeError(f"{name} must be a mode or one mode per spatial axis, got {mode!r}")
+    if len(modes) != ndim:
+        raise GeometryError(f"{name}={mode!r} has {len(modes)} modes, but there are {ndim} spatial axes")
+    for entry in modes:
+        if entry not in known:
+            elsewhere = ", ".join(f"{other} is {ours}" for other, ours in MODES_ELSEWHERE.items() if ours in known)
+            raise GeometryError(
+                f"{name}={entry!r} is no mode; the modes are {', '.join(known)} (other frameworks' names: {elsewhere})"
+            )
+    return modes
+
+
+def source_index(position: Any, n: Any, mode: str) -> Any:
+    """Return the input cell that a position on the padded axis shows: the definition of every mode but constant.
+
+    ``1234`` padded by 2 and 3:
+
+    ========== =============
+    reflect    32 1234 321
+    replicate  11 1234 444
+    circular   34 1234 123
+    symmetric  21 1234 432
+    ========== =============
+
+    Amounts beyond a period go on, as in ``numpy.pad``. Reflecting an axis of length 1 repeats its cell.
+
+    Parameters
+    ----------
+    position
+        Positions counted from the first input cell, negative ones in the low padding: an integer array or tensor.
+    n
+        Length of the axis, at least 1.
+    mode
+        One of `MODES` but "constant".
+    """
+    if mode == "circular":
+        return position % n
+    if mode == "replicate":
+        return position.clip(0, n - 1)
+    if mode == "symmetric":
+        return _fold(position % (2 * n), 2 * n - 1)
+    if n == 1:
+        return position * 0
+    return _fold(position % (2 * (n - 1)), 2 * (n - 1))
+
+
+def _fold(folded: Any, last: Any) -> Any:
+    """Return ``min(folded, last - folded)``, the way back of a mirrored period."""
+    return (last - abs(2 * folded - last)) // 2

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..geometry import ConvGeometry, ConvPlan
+from ..geometry import ConvGeometry, ConvPlan, PadGeometry
 
 Array = Any
 
@@ -64,6 +64,14 @@ class Engine(Protocol):
 
     def conv_weight(self, geometry: ConvGeometry, x: Array, grad_output: Array) -> Array:
         """Return the transpose of the convolution by the weight applied to `grad_output`."""
+        ...
+
+    def pad(self, geometry: PadGeometry, x: Array, value: complex) -> Array:
+        """Return the padded array; `value` fills the cells of mode "constant"."""
+        ...
+
+    def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:
+        """Return the transpose of the padding by zeros or a mode: what added cells hold goes to the cells they show."""
         ...
 
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..geometry import ConvGeometry, ConvPlan
+from ..geometry import ConvGeometry, ConvPlan, PadGeometry
+from ..padding import source_index
 
 Array = Any
 Sizes = tuple[int, ...]
@@ -185,6 +186,46 @@ class NumpyEngine:
                 total += xp.matmul(rows, gather((samples, group, *out), taps).swapaxes(1, 2))
             place[...] = total.reshape(place.shape)
         return result
+
+    def pad(self, geometry: PadGeometry, x: Array, value: complex = 0.0) -> Array:
+        """Return the padded array: constants in one copy, then each other axis by its index vector."""
+        xp, dtype = self.xp, _native(x.dtype)
+        inside = tuple(slice(low, n - high) for n, (low, high) in zip(geometry.input_size, geometry.cuts, strict=True))
+        constant = [mode == "constant" for mode in geometry.modes]
+        pads = [pair if flat else (0, 0) for pair, flat in zip(geometry.pads, constant, strict=True)]
+        sizes = [n + low + high for n, (low, high) in zip(geometry.cut_size, pads, strict=True)]
+        result = xp.full((*x.shape[:2], *sizes), value, dtype)
+        result[_interior(geometry.cut_size, pads)] = x[(..., *inside)]
+        for axis, index in self._sources(geometry):
+            result = result.take(index, axis)
+        return result
+
+    def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:
+        """Return the transpose of `pad`: each border cell is added to the cell it shows, low precision in float32."""
+        xp, dtype = self.xp, _native(grad_output.dtype)
+        total = grad_output.astype(_compute_dtype(dtype), copy=False)
+        for axis, index in reversed(self._sources(geometry)):
+            low, high = geometry.pads[axis - 2]
+            before = (slice(None),) * axis
+            folded = total[(*before, slice(low, total.shape[axis] - high))].copy()
+            for place in (*range(low), *range(total.shape[axis] - high, total.shape[axis])):
+                folded[(*before, index[place])] += total[(*before, place)]
+            total = folded
+        constant = [mode == "constant" for mode in geometry.modes]
+        pads = [pair if flat else (0, 0) for pair, flat in zip(geometry.pads, constant, strict=True)]
+        result = xp.zeros((*grad_output.shape[:2], *geometry.input_size), dtype)
+        result[_interior(geometry.cut_size, geometry.cuts)] = total[_interior(geometry.cut_size, pads)]
+        return result
+
+    def _sources(self, geometry: PadGeometry) -> list[tuple[int, Array]]:
+        """Return (array axis, index vector) of each axis that is padded by a mode other than constant."""
+        sources = []
+        for axis, (mode, n, (low, high)) in enumerate(
+            zip(geometry.modes, geometry.cut_size, geometry.pads, strict=True)
+        ):
+            if mode != "constant" and (low, high) != (0, 0):
+                sources.append((axis + 2, source_index(self.xp.arange(-low, n + high), n, mode)))
+        return sources
 
     def _correlate(self, x: Array, kernel: Array, result: Array, axes: Sequence[Axis], bias: Array | None) -> None:
         """Write the correlation of `x` with `kernel`, plus `bias`, into `result`.
@@ -383,6 +424,11 @@ def _grouped(array: Array, groups: int, axis: int = 1, flip: bool = False) -> Ar
         array = array[..., ::-1, ::-1, ::-1]
     shape = array.shape
     return array.reshape(*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :])
+
+
+def _interior(sizes: Sequence[int], pads: Sequence[tuple[int, int]]) -> tuple[Any, ...]:
+    """Index the unpadded part of a padded array."""
+    return (..., *(slice(low, low + n) for n, (low, _) in zip(sizes, pads, strict=True)))
 
 
 def _span(axis: Axis, outputs: int, taps: int) -> int:

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..geometry import ConvGeometry, ConvPlan, cached_padded_plan, plan_padded
+from ..geometry import ConvGeometry, ConvPlan, PadGeometry, cached_padded_plan, plan_padded
+from ..padding import source_index
 from . import Engine
 from .numpy import NumpyEngine
 
@@ -153,8 +154,53 @@ class TorchEngine:
         )[1]
         return _flip(result) if geometry.flip_kernel else result
 
+    def pad(self, geometry: PadGeometry, x: Array, value: complex = 0.0) -> Array:
+        """Return the padded tensor; detached cells are copies without history beside the tensor itself."""
+        for axis, ((low, high), size) in enumerate(zip(geometry.cuts, geometry.cut_size, strict=True)):
+            if low or high:
+                x = x.narrow(axis + 2, low, size)
+        sources = self._sources(geometry, x.device)
+        for axis, index in sources:
+            if not geometry.detached:
+                x = x.index_select(axis, index)
+                continue
+            low, n = geometry.pads[axis - 2][0], x.shape[axis]
+            before, after = (x.detach().index_select(axis, part) for part in (index[:low], index[low + n :]))
+            x = torch.cat([before, x, after], axis)
+        pads = _constant_pads(geometry)
+        if any(pads):
+            return F.pad(x, pads, value=value)
+        return x if sources else x.clone()  # never the input itself
+
+    def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:
+        """Return the transpose of `pad`: the exact adjoint, differentiable in turn."""
+        pads = _constant_pads(geometry)
+        total = F.pad(grad_output, [-entry for entry in pads]) if any(pads) else grad_output
+        for axis, index in reversed(self._sources(geometry, total.device)):
+            shape = (*total.shape[:axis], geometry.cut_size[axis - 2], *total.shape[axis + 1 :])
+            total = total.new_zeros(shape).index_add(axis, index, total)
+        cuts = [entry for pair in reversed(geometry.cuts) for entry in pair]
+        return F.pad(total, cuts) if any(cuts) else total
+
+    def _sources(self, geometry: PadGeometry, device: torch.device) -> list[tuple[int, Array]]:
+        """Return (tensor axis, index vector) of each axis that is padded by a mode other than constant."""
+        sources = []
+        for axis, (mode, n, (low, high)) in enumerate(
+            zip(geometry.modes, geometry.cut_size, geometry.pads, strict=True)
+        ):
+            if mode != "constant" and (low, high) != (0, 0):
+                positions = torch.arange(-low, n + high, device=device)
+                sources.append((axis + 2, source_index(positions, n, mode)))
+        return sources
+
 
 ENGINE = TorchEngine()
+
+
+def _constant_pads(geometry: PadGeometry) -> list[int]:
+    """Return what mode "constant" adds, pairs, last axis first."""
+    pairs = [pair if mode == "constant" else (0, 0) for mode, pair in zip(geometry.modes, geometry.pads, strict=True)]
+    return [entry for pair in reversed(pairs) for entry in pair]
 
 
 class _Crop(NamedTuple):
@@ -259,7 +305,17 @@ class NumpyOnTorch(NumpyEngine):
         """Return the transpose by the weight."""
         return self._run("conv_weight", geometry, x, grad_output)
 
-    def _run(self, method: str, geometry: ConvPlan | ConvGeometry, *arrays: Array, **options: Any) -> Array:
+    def pad(self, geometry: PadGeometry, x: Array, value: complex = 0.0) -> Array:
+        """Return the padded array."""
+        return self._run("pad", geometry, x, value=value)
+
+    def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:
+        """Return the transpose of the padding."""
+        return self._run("pad_transpose", geometry, grad_output)
+
+    def _run(
+        self, method: str, geometry: ConvPlan | ConvGeometry | PadGeometry, *arrays: Array, **options: Any
+    ) -> Array:
         tensors = [None if array is None else to_torch(array) for array in arrays]
         with torch.no_grad():
             return to_numpy(getattr(self.engine, method)(geometry, *tensors, **options), arrays[0].dtype)

@@ -12,6 +12,7 @@ from .convolution import (
     spatial_ndim,
     transposed_geometry,
 )
+from .pad import PadGeometry, cached_pad_geometry, pad_geometry
 from .plan import (
     STRATEGIES,
     AxisPlan,
@@ -29,14 +30,17 @@ __all__ = [
     "ConvArguments",
     "ConvGeometry",
     "ConvPlan",
+    "PadGeometry",
     "Sizes",
     "arguments",
     "build_conv_plan",
     "cached_conv_geometry",
     "cached_conv_plan",
+    "cached_pad_geometry",
     "cached_padded_plan",
     "cached_transposed_geometry",
     "conv_geometry",
+    "pad_geometry",
     "plan_conv",
     "plan_padded",
     "shape_of",

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from ..padding import GeometryError
 from .convolution import ConvArguments, ConvGeometry, Sizes, conv_geometry
+from .pad import PadGeometry, pad_geometry
 
 STRATEGIES = ("symmetric", "native", "crop", "residual", "full")
 
@@ -70,6 +71,8 @@ class ConvPlan:
         Slices of what the engine computes: (array axis, start, length) each.
     is_empty
         Whether batch or channels are empty, which engines refuse.
+    explicit
+        Padding of the input by a mode other than zeros, before everything else; `geometry` is that of what it gives.
     copy_bytes
         Bytes written by copies beyond the result itself: a padded input, or a cropped result made contiguous.
     extra_work
@@ -85,6 +88,7 @@ class ConvPlan:
     is_empty: bool
     copy_bytes: int = 0
     extra_work: int = 0
+    explicit: PadGeometry | None = None
 
     @property
     def strategy(self) -> str | tuple[str, ...]:
@@ -324,12 +328,31 @@ def build_conv_plan(
     training: bool,
     contiguous: bool,
     symbolic: bool,
+    modes: tuple[str, ...] | None = None,
+    detached: bool = False,
+    strategy: str | tuple[str, ...] | None = None,
 ) -> ConvPlan:
-    """Return the plan of a convolution of checked arguments."""
+    """Return the plan of a convolution of checked arguments; axes whose mode is not "zeros" are padded explicitly."""
     geometry = conv_geometry(operation, x_shape, weight_shape, args)
-    return plan_conv(
-        geometry, native=native, itemsize=itemsize, training=training, contiguous=contiguous, symbolic=symbolic
+    explicit = None
+    if modes is not None and any([mode != "zeros" for mode in modes]):
+        zeros = [mode == "zeros" for mode in modes]
+        pairs = tuple([(0, 0) if zero else pair for pair, zero in zip(geometry.padding, zeros, strict=True)])
+        constant = tuple(["constant" if mode == "zeros" else mode for mode in modes])
+        explicit = pad_geometry(operation, geometry.input_size, pairs, constant, detached)
+        left = tuple([pair if zero else (0, 0) for pair, zero in zip(geometry.padding, zeros, strict=True)])
+        padded_shape = (*x_shape[:2], *explicit.output_size)
+        geometry = conv_geometry(operation, padded_shape, weight_shape, args._replace(padding=left))
+    plan = plan_conv(
+        geometry,
+        native=native,
+        itemsize=itemsize,
+        training=training,
+        contiguous=contiguous,
+        strategy=strategy,
+        symbolic=symbolic,
     )
+    return plan if explicit is None else replace(plan, explicit=explicit)
 
 
 cached_conv_plan = lru_cache(maxsize=1024)(build_conv_plan)

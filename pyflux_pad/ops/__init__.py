@@ -6,6 +6,7 @@ The result is an array of the caller's own library, dtype and device.
 
 from .convolution import conv, conv_input, conv_transpose, conv_weight
 from .gradients import vjp
+from .pads import pad
 from .planned import Plan, plan
 from .ranks import (
     conv1d,
@@ -40,6 +41,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "conv_weight",
+    "pad",
     "plan",
     "vjp",
 ]

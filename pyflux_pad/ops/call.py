@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, cast
+from typing import Any, ParamSpec, Protocol, cast
 
 from .. import derivatives
 from ..backends import ArrayEngine, Engine, resolve
 from ..geometry import (
+    ConvArguments,
     ConvGeometry,
     ConvPlan,
+    PadGeometry,
     Sizes,
     arguments,
     build_conv_plan,
@@ -19,14 +21,16 @@ from ..geometry import (
     cached_conv_plan,
     cached_transposed_geometry,
     conv_geometry,
+    pad_geometry,
     plan_conv,
     spatial_ndim,
     transposed_geometry,
 )
-from ..padding import GeometryError, Padding, per_axis
+from ..padding import MODES, GeometryError, Padding, parse_modes, per_axis
 
 Array = Any
 Ints = int | Sequence[int]
+Modes = str | Sequence[str]
 PaddingLike = int | str | Padding | Sequence[int] | Sequence[Sequence[int]]
 P = ParamSpec("P")
 
@@ -43,6 +47,7 @@ class Call:
     second: Array
     bias: Array | None = None
     plan: ConvPlan | None = None
+    explicit: PadGeometry | None = None
     contiguous: bool = True
     out: Array | None = None
     batched: bool = True
@@ -52,7 +57,12 @@ class Call:
         if self.operator == "conv":
             assert self.plan is not None
             out = self.out if self.batched or self.out is None else self.out[None]
-            result = self.engine.conv(self.plan, self.first, self.second, self.bias, self.contiguous, out)
+            result = self.engine.conv(self.plan, self._padded(), self.second, self.bias, self.contiguous, out)
+        elif self.explicit is not None:
+            result = self.engine.conv_input(self.geometry, self.first, self.second, None)
+            result = self.engine.pad_transpose(self.explicit, result)
+            if self.bias is not None:
+                result = result + self.bias.reshape(-1, *(1,) * self.geometry.ndim)
         elif self.operator == "conv_input":
             result = self.engine.conv_input(self.geometry, self.first, self.second, self.bias)
         else:
@@ -66,14 +76,25 @@ class Call:
         if not self.batched:
             grad_output = grad_output[None]
         engine = cast(ArrayEngine, self.engine)
-        operands = (self.first, self.second)
-        gradients = derivatives.pullback(self.operator, operands, grad_output, self._adjoint, engine.conjugate)
+        operands = (self._padded(), self.second)
+        cotangent = grad_output
+        if self.explicit is not None and self.operator == "conv_input":
+            cotangent = engine.pad(self.explicit, grad_output, 0.0)
+        gradients = derivatives.pullback(self.operator, operands, cotangent, self._adjoint, engine.conjugate)
         named = dict(zip(self.names, gradients, strict=True))
+        if self.explicit is not None and self.operator == "conv":
+            named[self.names[0]] = engine.pad_transpose(self.explicit.differentiated(), named[self.names[0]])
         if not self.batched:
             named = {name: grad if name == "weight" else grad[0] for name, grad in named.items()}
         if self.bias is not None:
             named["bias"] = engine.bias_gradient(grad_output)
         return named
+
+    def _padded(self) -> Array:
+        """Return the first operand, of a convolution padded by its mode."""
+        if self.explicit is None or self.operator != "conv":
+            return self.first
+        return self.engine.pad(self.explicit, self.first, 0.0)
 
     def _adjoint(self, operator: str, first: Array, second: Array) -> Array:
         if operator == "conv":
@@ -84,13 +105,27 @@ class Call:
         return self.engine.conv_weight(self.geometry, first, second)
 
 
-BUILDERS: dict[Callable[..., Array], tuple[Callable[..., Call], tuple[str, ...]]] = {}
+class Bound(Protocol):
+    """A function bound to its engine and arguments."""
+
+    engine: Engine
+
+    def run(self) -> Array:
+        """Return the result."""
+        ...
+
+    def pullback(self, grad_output: Array) -> dict[str, Array]:
+        """Return the gradients by the name of the array argument."""
+        ...
 
 
-def public(*arrays: str) -> Callable[[Callable[P, Call]], Callable[P, Array]]:
-    """Make a public function of one that binds a `Call`; `arrays` names its differentiable arguments in order."""
+BUILDERS: dict[Callable[..., Array], tuple[Callable[..., Bound], tuple[str, ...]]] = {}
 
-    def decorate(build: Callable[P, Call]) -> Callable[P, Array]:
+
+def public(*arrays: str) -> Callable[[Callable[P, Bound]], Callable[P, Array]]:
+    """Make a public function of one that binds a call; `arrays` names its differentiable arguments in order."""
+
+    def decorate(build: Callable[P, Bound]) -> Callable[P, Array]:
         @wraps(build)
         def function(*args: P.args, **kwargs: P.kwargs) -> Array:
             return build(*args, **kwargs).run()
@@ -111,22 +146,25 @@ def bind_conv(
     contiguous: bool,
     out: Array | None,
     batched: bool = True,
+    padding_mode: Modes = "zeros",
+    detach_padding: bool = False,
     **options: Any,
 ) -> Call:
     """Bind a convolution; the plan is cached by shapes and arguments."""
     engine = resolve(operation, _named(names, (x, weight), bias), backend)
     args = arguments(operation, spatial_ndim(operation, "weight", weight.shape), **options)
+    modes = conv_modes(operation, padding_mode, len(weight.shape) - 2)
     x_shape = x.shape if batched else (1, *x.shape)
     choice = engine.native_padding, engine.itemsize(x), engine.records(x, weight), bool(contiguous)
     symbolic = engine.symbolic(x, weight)
     make = build_conv_plan if symbolic or engine.traced() else cached_conv_plan
-    plan = make(operation, tuple(x_shape), tuple(weight.shape), args, *choice, symbolic)
+    plan = make(operation, tuple(x_shape), tuple(weight.shape), args, *choice, symbolic, modes, detach_padding)
     geometry = plan.geometry
     check_bias(operation, bias, geometry.out_channels)
     if out is not None:
         _check_out(operation, engine, out, geometry.output_shape if batched else geometry.output_shape[1:], (x, weight))
     x = x if batched else x[None]
-    return Call("conv", engine, geometry, names, x, weight, bias, plan, bool(contiguous), out, batched)
+    return Call("conv", engine, geometry, names, x, weight, bias, plan, plan.explicit, bool(contiguous), out, batched)
 
 
 def bind_transpose(
@@ -139,6 +177,7 @@ def bind_transpose(
     output_size: Ints | None,
     backend: str | None,
     batched: bool = True,
+    padding_mode: Modes = "zeros",
     **options: Any,
 ) -> Call:
     """Bind a transposed convolution: `conv_input` with `x` in the place of grad_output."""
@@ -153,9 +192,36 @@ def bind_transpose(
     x = x if batched else x[None]
     plain = not engine.symbolic(x, weight) and not engine.traced()
     build = cached_transposed_geometry if plain else transposed_geometry
-    geometry = build(operation, tuple(x.shape), tuple(weight.shape), args, extra, size)
+    shapes = tuple(x.shape), tuple(weight.shape)
+    geometry = build(operation, *shapes, args, extra, size)
     check_bias(operation, bias, geometry.in_channels)
-    return Call("conv_input", engine, geometry, names, x, weight, bias, batched=batched)
+    explicit = None
+    if "circular" in parse_modes(padding_mode, ndim, f"{operation}: padding_mode", ("zeros", "circular")):
+        geometry, explicit = _circular(operation, shapes, args, padding_mode, geometry, build)
+    return Call("conv_input", engine, geometry, names, x, weight, bias, explicit=explicit, batched=batched)
+
+
+def _circular(
+    operation: str,
+    shapes: tuple[Sizes, Sizes],
+    args: ConvArguments,
+    padding_mode: Modes,
+    geometry: ConvGeometry,
+    build: Callable[..., ConvGeometry],
+) -> tuple[ConvGeometry, PadGeometry]:
+    """Return the uncropped transposed convolution and the circular padding whose transpose folds its ends back.
+
+    So it is the exact adjoint of a convolution with circular padding.
+    """
+    modes = parse_modes(padding_mode, geometry.ndim, "padding_mode", ("zeros", "circular"))
+    circular = [mode == "circular" for mode in modes]
+    wrapped = tuple([pair if wraps else (0, 0) for pair, wraps in zip(geometry.padding, circular, strict=True)])
+    crops = tuple([(0, 0) if wraps else pair for pair, wraps in zip(geometry.padding, circular, strict=True)])
+    explicit = pad_geometry(
+        operation, geometry.input_size, wrapped, tuple([m if m == "circular" else "constant" for m in modes]), False
+    )
+    none = (0,) * geometry.ndim
+    return build(operation, *shapes, args._replace(padding=crops), none, explicit.output_size), explicit
 
 
 def bind_adjoint(
@@ -187,6 +253,13 @@ def bind_adjoint(
             f"{tuple(grad_output.shape)}"
         )
     return Call(operator, engine, geometry, names, first, second, batched=batched)
+
+
+def conv_modes(operation: str, padding_mode: Modes, ndim: int) -> tuple[str, ...] | None:
+    """Return the padding mode of every axis of a convolution, or None for zeros on all of them."""
+    if padding_mode == "zeros":
+        return None
+    return parse_modes(padding_mode, ndim, f"{operation}: padding_mode", ("zeros", *MODES[1:]))
 
 
 def _named(names: tuple[str, str], arrays: tuple[Array, Array], bias: Array | None = None) -> dict[str, Array]:

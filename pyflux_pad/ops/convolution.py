@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..geometry import shape_of
-from .call import Array, Call, Ints, PaddingLike, array_shape, bind_adjoint, bind_conv, bind_transpose, public
+from .call import Array, Call, Ints, Modes, PaddingLike, array_shape, bind_adjoint, bind_conv, bind_transpose, public
 
 
 @public("x", "weight", "bias")
@@ -18,6 +18,8 @@ def conv(
     padding: PaddingLike = 0,
     dilation: Ints = 1,
     groups: int = 1,
+    padding_mode: Modes = "zeros",
+    detach_padding: bool = False,
     flip_kernel: bool = False,
     backend: str | None = None,
     contiguous: bool = True,
@@ -48,6 +50,11 @@ def conv(
         ``"same_lower"``; ``"causal"`` (the first axis gets ``(dilation * (k - 1), 0)``). Negative pads crop.
     groups
         Number of groups the channels are split into.
+    padding_mode
+        What the padded cells hold: "zeros", "reflect", "replicate", "circular" or "symmetric" (see `pad`), for all axes
+        or one per axis, as for a panorama with a circular width and a replicated height.
+    detach_padding
+        Whether the padded cells of a mode other than zeros send no gradient back to the cells they show; see `pad`.
     flip_kernel
         False: cross-correlation, as in torch, ONNX and JAX. True: true convolution, as NNlib and Flux do by default.
     backend
@@ -79,6 +86,7 @@ def conv(
     return bind_conv(
         "conv", ("x", "weight"), x, weight, bias, backend, contiguous, out,
         stride=stride, padding=padding, dilation=dilation, groups=groups, flip_kernel=flip_kernel,
+        padding_mode=padding_mode, detach_padding=detach_padding,
     )  # fmt: skip
 
 
@@ -94,6 +102,7 @@ def conv_transpose(
     output_size: Ints | None = None,
     dilation: Ints = 1,
     groups: int = 1,
+    padding_mode: Modes = "zeros",
     flip_kernel: bool = False,
     backend: str | None = None,
 ) -> Call:
@@ -119,6 +128,9 @@ def conv_transpose(
         Cells added at the high side, smaller than stride or dilation, as in torch.
     output_size
         Spatial size of the result; the low crop is kept and the high side follows. Not with `output_padding`.
+    padding_mode
+        "zeros" or "circular", for all axes or one per axis. Circular: what is cropped is added at the opposite end, so
+        that this is the exact adjoint of `conv` with circular padding.
     stride, dilation, groups, flip_kernel, backend
         As in `conv`.
 
@@ -135,6 +147,7 @@ def conv_transpose(
     return bind_transpose(
         "conv_transpose", ("x", "weight"), x, weight, bias, output_padding, output_size, backend,
         stride=stride, padding=padding, dilation=dilation, groups=groups, flip_kernel=flip_kernel,
+        padding_mode=padding_mode,
     )  # fmt: skip
 
 

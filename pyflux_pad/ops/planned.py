@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..backends import Engine, default_name, get, known, resolve
-from ..geometry import ConvPlan, arguments, conv_geometry, plan_conv, shape_of, spatial_ndim
+from ..geometry import ConvPlan, Sizes, arguments, build_conv_plan, shape_of, spatial_ndim
 from ..padding import GeometryError
-from .call import Array, Ints, PaddingLike, check_bias
+from .call import Array, Ints, Modes, PaddingLike, check_bias, conv_modes
 
 _ITEMSIZES = {"bfloat16": 2}
 
@@ -38,9 +38,9 @@ class Plan:
         Multiply-adds beyond those of the result.
     """
 
-    def __init__(self, plan: ConvPlan, backend: str, dtype: str, explicit: bool) -> None:
+    def __init__(self, plan: ConvPlan, x_shape: Sizes, backend: str, dtype: str, explicit: bool) -> None:
         self._plan, self._explicit = plan, explicit
-        self._x_shape, self._weight_shape = plan.geometry.input_shape, plan.geometry.weight_shape
+        self._x_shape, self._weight_shape = x_shape, plan.geometry.weight_shape
         self._engines: dict[tuple[type, ...], Engine] = {}
         self.backend, self.dtype = backend, dtype
         self.geometry = plan.geometry
@@ -58,10 +58,12 @@ class Plan:
         geometry = self.geometry
         if x.shape != self._x_shape or weight.shape != self._weight_shape:
             raise GeometryError(
-                f"plan: made for x {geometry.input_shape} and weight {geometry.weight_shape}, got {tuple(x.shape)} "
+                f"plan: made for x {self._x_shape} and weight {geometry.weight_shape}, got {tuple(x.shape)} "
                 f"and {tuple(weight.shape)}; make another one"
             )
         check_bias("plan", bias, geometry.out_channels)
+        if self._plan.explicit is not None:
+            x = engine.pad(self._plan.explicit, x, 0.0)
         return engine.conv(self._plan, x, weight, bias, True, None)
 
     def _engine(self, x: Array, weight: Array, bias: Array | None) -> Engine:
@@ -97,6 +99,7 @@ class Plan:
         symmetric = self.symmetric_equivalent
         return "\n".join(
             [
+                *self._explicit_padding(),
                 f"conv of x {geometry.input_shape} with weight {geometry.weight_shape} -> {self.output_shape}",
                 f"on {self.backend}, {self.dtype}, groups {geometry.groups}, "
                 f"{'true convolution' if geometry.flip_kernel else 'cross-correlation'}",
@@ -105,6 +108,13 @@ class Plan:
                 f"copies {_size(self.copy_bytes)}, extra work {100 * self.extra_work / max(work, 1):.2f} %",
             ]
         )
+
+    def _explicit_padding(self) -> list[str]:
+        explicit = self._plan.explicit
+        if explicit is None:
+            return []
+        what = f"cut {explicit.cuts}, pad {explicit.pads} by {explicit.modes}{', detached' * explicit.detached}"
+        return [f"x {self._x_shape} first: {what}"]
 
 
 def plan(
@@ -115,6 +125,8 @@ def plan(
     padding: PaddingLike = 0,
     dilation: Ints = 1,
     groups: int = 1,
+    padding_mode: Modes = "zeros",
+    detach_padding: bool = False,
     flip_kernel: bool = False,
     dtype: Any = "float32",
     backend: str | None = None,
@@ -127,7 +139,7 @@ def plan(
     ----------
     x_shape, weight_shape
         (N, C_in, *spatial) and (C_out, C_in / groups, *kernel).
-    stride, padding, dilation, groups, flip_kernel
+    stride, padding, dilation, groups, padding_mode, detach_padding, flip_kernel
         As in `conv`.
     dtype
         Name of the dtype, for the cost of copies.
@@ -153,13 +165,13 @@ def plan(
     x_shape, weight_shape = shape_of("plan", "x_shape", x_shape), shape_of("plan", "weight_shape", weight_shape)
     ndim = spatial_ndim("plan", "weight_shape", weight_shape)
     args = arguments("plan", ndim, stride, padding, dilation, groups, flip_kernel)
-    geometry = conv_geometry("plan", x_shape, weight_shape, args)
     label = str(dtype).rpartition(".")[2]
-    planned = plan_conv(
-        geometry, native=engine.native_padding, itemsize=_ITEMSIZES.get(label) or np.dtype(label).itemsize,
-        training=training, strategy=strategy,
+    planned = build_conv_plan(
+        "plan", x_shape, weight_shape, args, engine.native_padding, _ITEMSIZES.get(label) or np.dtype(label).itemsize,
+        training, True, False, conv_modes("plan", padding_mode, ndim), detach_padding,
+        strategy if strategy is None or isinstance(strategy, str) else tuple(strategy),
     )  # fmt: skip
-    return Plan(planned, name, label, backend is not None)
+    return Plan(planned, x_shape, name, label, backend is not None)
 
 
 def _explain(planned: Any, kept: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..geometry import shape_of
 from ..padding import GeometryError
-from .call import Array, Call, Ints, PaddingLike, array_shape, bind_adjoint, bind_conv, bind_transpose, public
+from .call import Array, Call, Ints, Modes, PaddingLike, array_shape, bind_adjoint, bind_conv, bind_transpose, public
 
 
 def _rank(operation: str, ndim: int, name: str, shape: Any) -> bool:
@@ -37,6 +37,8 @@ def _conv_nd(ndim: int) -> Callable[..., Array]:
         dilation: Ints = 1,
         groups: int = 1,
         *,
+        padding_mode: Modes = "zeros",
+        detach_padding: bool = False,
         flip_kernel: bool = False,
         backend: str | None = None,
         contiguous: bool = True,
@@ -47,6 +49,7 @@ def _conv_nd(ndim: int) -> Callable[..., Array]:
         return bind_conv(
             operation, ("input", "weight"), input, weight, bias, backend, contiguous, out, batched,
             stride=stride, padding=padding, dilation=dilation, groups=groups, flip_kernel=flip_kernel,
+            padding_mode=padding_mode, detach_padding=detach_padding,
         )  # fmt: skip
 
     return _publish(build, operation, "conv", ndim, ("input", "weight", "bias"))
@@ -66,6 +69,7 @@ def _conv_transpose_nd(ndim: int) -> Callable[..., Array]:
         dilation: Ints = 1,
         *,
         output_size: Ints | None = None,
+        padding_mode: Modes = "zeros",
         flip_kernel: bool = False,
         backend: str | None = None,
     ) -> Call:
@@ -74,6 +78,7 @@ def _conv_transpose_nd(ndim: int) -> Callable[..., Array]:
         return bind_transpose(
             operation, ("input", "weight"), input, weight, bias, output_padding, output_size, backend, batched,
             stride=stride, padding=padding, dilation=dilation, groups=groups, flip_kernel=flip_kernel,
+            padding_mode=padding_mode,
         )  # fmt: skip
 
     return _publish(build, operation, "conv_transpose", ndim, ("input", "weight", "bias"))
