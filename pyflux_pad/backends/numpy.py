@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..geometry import ConvGeometry, ConvPlan, PadGeometry
+from ..geometry import AdaptiveGeometry, ConvGeometry, ConvPlan, PadGeometry, PoolGeometry
 from ..padding import source_index
 
 Array = Any
 Sizes = tuple[int, ...]
 Box = tuple[slice, ...]
+Windows = PoolGeometry | AdaptiveGeometry
 
 _BLOCK_BYTES = 1 << 21
 """Size of a gathered matrix, and of its halo and its product: together they stay in a last-level cache."""
@@ -226,6 +227,96 @@ class NumpyEngine:
             if mode != "constant" and (low, high) != (0, 0):
                 sources.append((axis + 2, source_index(self.xp.arange(-low, n + high), n, mode)))
         return sources
+
+    # ------------------------------------------------------------------ pools
+
+    def avg_pool(self, geometry: Windows, x: Array, include_pad: bool, divisor: int | None) -> Array:
+        """Return the sum of every window over its divisor, low precision in float32."""
+        total = self._pool_sum(geometry, x.astype(_compute_dtype(_native(x.dtype)), copy=False))
+        total /= self._divisor(geometry, include_pad, divisor, total.dtype)
+        return total.astype(_native(x.dtype), copy=False)
+
+    def avg_pool_transpose(
+        self, geometry: Windows, grad_output: Array, include_pad: bool, divisor: int | None
+    ) -> Array:
+        """Return the transpose of `avg_pool`."""
+        compute = _compute_dtype(_native(grad_output.dtype))
+        shares = grad_output.astype(compute, copy=False) / self._divisor(geometry, include_pad, divisor, compute)
+        return self._pool_sum_transpose(geometry, shares).astype(_native(grad_output.dtype), copy=False)
+
+    def lp_pool(self, geometry: Windows, x: Array, power: float) -> Array:
+        """Return ``(sum |x|^p)^(1/p)`` over the cells of every window that lie in the input."""
+        compute = _compute_dtype(_native(x.dtype))
+        total = self._pool_sum(geometry, self.xp.abs(x.astype(compute, copy=False)) ** power)
+        return (total ** (1 / power)).astype(_native(x.dtype), copy=False)
+
+    def lp_pool_gradient(self, geometry: Windows, x: Array, grad_output: Array, power: float) -> Array:
+        """Return ``sign(x) |x|^(p-1) * sum over windows of grad y^(1-p)``, 0 where a window is all zero."""
+        xp, compute = self.xp, _compute_dtype(_native(x.dtype))
+        x = x.astype(compute, copy=False)
+        total = self._pool_sum(geometry, xp.abs(x) ** power)
+        empty = total == 0
+        scaled = grad_output.astype(compute) * xp.where(empty, 1, total) ** (1 / power - 1)
+        shares = self._pool_sum_transpose(geometry, xp.where(empty, 0, scaled))
+        return (xp.sign(x) * xp.abs(x) ** (power - 1) * shares).astype(_native(grad_output.dtype), copy=False)
+
+    def max_pool(self, geometry: Windows, x: Array) -> tuple[Array, Array]:
+        """Return the maxima and their flat indices: first on ties, last on NaN, -1 for a window without input cells."""
+        xp = self.xp
+        best = x.astype(_native(x.dtype), copy=False)
+        index = xp.arange(math.prod(x.shape[2:])).reshape(x.shape[2:])
+        index = xp.broadcast_to(index, x.shape)
+        for axis in reversed(range(geometry.ndim)):
+            before = (slice(None),) * (axis + 2)
+            shape = (*best.shape[: axis + 2], geometry.output_size[axis], *best.shape[axis + 3 :])
+            winner, place = xp.full(shape, _lowest(best.dtype), best.dtype), xp.full(shape, -1, xp.int64)
+            for outputs, inputs in geometry.taps(axis):
+                value, source = best[(*before, inputs)], index[(*before, inputs)]
+                held, at = winner[(*before, outputs)], place[(*before, outputs)]
+                wins = (source >= 0) & ((at < 0) | (value > held) | (value != value))
+                winner[(*before, outputs)] = xp.where(wins, value, held)
+                place[(*before, outputs)] = xp.where(wins, source, at)
+            best, index = winner, place
+        return best, index
+
+    def max_pool_transpose(self, shape: Sizes, index: Array, grad_output: Array) -> Array:
+        """Send every gradient to the cell that won; what has no cell is dropped."""
+        xp, dtype = self.xp, _native(grad_output.dtype)
+        planes, cells = math.prod(shape[:2]), math.prod(shape[2:])
+        result = xp.zeros((planes, cells), _compute_dtype(dtype))
+        places = index.reshape(planes, -1)
+        rows, columns = xp.nonzero(places >= 0)
+        xp.add.at(result, (rows, places[rows, columns]), grad_output.reshape(planes, -1)[rows, columns])
+        return result.reshape(shape).astype(dtype, copy=False)
+
+    def _pool_sum(self, geometry: Windows, x: Array) -> Array:
+        for axis in range(geometry.ndim):
+            before = (slice(None),) * (axis + 2)
+            total = self.xp.zeros((*x.shape[: axis + 2], geometry.output_size[axis], *x.shape[axis + 3 :]), x.dtype)
+            for outputs, inputs in geometry.taps(axis):
+                total[(*before, outputs)] += x[(*before, inputs)]
+            x = total
+        return x
+
+    def _pool_sum_transpose(self, geometry: Windows, grad_output: Array) -> Array:
+        for axis in range(geometry.ndim):
+            before = (slice(None),) * (axis + 2)
+            shape = (*grad_output.shape[: axis + 2], geometry.input_size[axis], *grad_output.shape[axis + 3 :])
+            total = self.xp.zeros(shape, grad_output.dtype)
+            for outputs, inputs in geometry.taps(axis):
+                # Adaptive windows can share a cell within one tap, which an ordinary += would add once.
+                self.xp.add.at(total, (*before, inputs), grad_output[(*before, outputs)])
+            grad_output = total
+        return grad_output
+
+    def _divisor(self, geometry: Windows, include_pad: bool, divisor: int | None, dtype: Any) -> Array:
+        """Return what a window's sum is divided by; a window without cells keeps its 0."""
+        if divisor is not None:
+            return self.xp.asarray(divisor, dtype)
+        counts = self.xp.ones((), self.xp.int64)
+        for axis in range(geometry.ndim):
+            counts = counts[..., None] * geometry.counts(axis, include_pad, self.xp.arange)
+        return self.xp.maximum(counts, 1).astype(dtype)
 
     def _correlate(self, x: Array, kernel: Array, result: Array, axes: Sequence[Axis], bias: Array | None) -> None:
         """Write the correlation of `x` with `kernel`, plus `bias`, into `result`.
@@ -438,6 +529,11 @@ def _span(axis: Axis, outputs: int, taps: int) -> int:
 
 def _length(box: slice) -> int:
     return box.stop - box.start
+
+
+def _lowest(dtype: Any) -> Any:
+    """Return what never wins a maximum."""
+    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
 def _native(dtype: Any) -> Any:

@@ -6,13 +6,22 @@ any device. NumPy arrays run here through an adapter, without a copy where torch
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..geometry import ConvGeometry, ConvPlan, PadGeometry, cached_padded_plan, plan_padded
+from ..geometry import (
+    AdaptiveGeometry,
+    ConvGeometry,
+    ConvPlan,
+    PadGeometry,
+    PoolGeometry,
+    cached_padded_plan,
+    plan_padded,
+)
 from ..padding import source_index
 from . import Engine
 from .numpy import NumpyEngine
@@ -27,6 +36,7 @@ except ImportError:  # older torch cannot tell under compile: treat every size a
 
 
 Array = Any
+Windows = PoolGeometry | AdaptiveGeometry
 
 
 def _is_plain(size: Any) -> bool:
@@ -35,6 +45,9 @@ def _is_plain(size: Any) -> bool:
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+_ADAPTIVE_AVG = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+_ADAPTIVE_MAX = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -194,7 +207,84 @@ class TorchEngine:
         return sources
 
 
+    def avg_pool(self, geometry: Windows, x: Array, include_pad: bool, divisor: int | None) -> Array:
+        """Return the sum of every window over its divisor."""
+        if isinstance(geometry, AdaptiveGeometry):
+            return _ADAPTIVE_AVG[geometry.ndim](x, geometry.output_size)
+        total = _pool_sum(geometry, x)
+        if divisor is not None:
+            return total / divisor
+        counts = torch.ones((), dtype=torch.int64, device=x.device)
+        for axis in range(geometry.ndim):
+            axis_counts = geometry.counts(axis, include_pad, lambda n: torch.arange(n, device=x.device))
+            counts = counts[..., None] * axis_counts
+        return total / counts.clip(min=1).to(x.dtype)
+
+    def lp_pool(self, geometry: PoolGeometry, x: Array, power: float) -> Array:
+        """Return ``(sum |x|^p)^(1/p)``, with gradient 0 where a window is all zero."""
+        total = _pool_sum(geometry, x.abs() ** power)
+        empty = total == 0
+        return torch.where(empty, torch.zeros_like(total), torch.where(empty, 1, total) ** (1 / power))
+
+    def max_pool(self, geometry: Windows, x: Array, with_indices: bool = True) -> tuple[Array, Array | None]:
+        """Return the maxima and their flat indices: first on ties, last on NaN, -1 for a window without input cells."""
+        if isinstance(geometry, AdaptiveGeometry):
+            return _ADAPTIVE_MAX[geometry.ndim](x, geometry.output_size, return_indices=True)
+        if not with_indices and x.is_floating_point():
+            x = F.pad(_cut(geometry, x), _reach(geometry), value=-math.inf)
+            return _MAX[geometry.ndim](x, geometry.kernel_size, geometry.stride, 0, geometry.dilation), None
+        index = _argmax(geometry, x.detach())
+        places = index.clip(min=0).flatten(2)
+        y = x.flatten(2).gather(2, places).reshape(index.shape)
+        lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+        return torch.where(index < 0, torch.full_like(y, lowest), y), index
+
+
 ENGINE = TorchEngine()
+
+
+def _cut(geometry: PoolGeometry, x: Array) -> Array:
+    """Cut what negative padding asks for."""
+    for axis, ((low, high), size) in enumerate(zip(geometry.cuts, geometry.cut_size, strict=True)):
+        if low or high:
+            x = x.narrow(axis + 2, low, size)
+    return x
+
+
+def _reach(geometry: PoolGeometry) -> list[int]:
+    """Return the padding that holds every window, ceil overhang included, pairs, last axis first."""
+    return [entry for pair in reversed(geometry.reach) for entry in pair]
+
+
+def _windows(geometry: PoolGeometry, axis: int, x: Array) -> Array:
+    """View of a padded tensor with the cells of each window along one axis as last axis."""
+    extent = geometry.dilation[axis] * (geometry.kernel_size[axis] - 1) + 1
+    return x.unfold(axis + 2, extent, geometry.stride[axis])[..., :: geometry.dilation[axis]]
+
+
+def _pool_sum(geometry: PoolGeometry, x: Array) -> Array:
+    x = F.pad(_cut(geometry, x), _reach(geometry))
+    for axis in range(geometry.ndim):
+        x = _windows(geometry, axis, x).sum(-1)
+    return x
+
+
+def _argmax(geometry: PoolGeometry, x: Array) -> Array:
+    """Return the flat index of every window's maximum, one axis after the other; -1 for no cell."""
+    lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+    index = torch.arange(math.prod(x.shape[2:]), device=x.device).reshape(x.shape[2:]).expand(x.shape)
+    x = F.pad(_cut(geometry, x), _reach(geometry), value=lowest)
+    index = F.pad(_cut(geometry, index), _reach(geometry), value=-1)
+    for axis in reversed(range(geometry.ndim)):
+        values, sources = _windows(geometry, axis, x), _windows(geometry, axis, index)
+        is_nan = values.isnan()
+        wins = (values == values.amax(-1, keepdim=True)) & (sources >= 0)
+        last_nan = values.shape[-1] - 1 - is_nan.flip(-1).to(torch.uint8).argmax(-1)
+        winner = torch.where(is_nan.any(-1), last_nan, wins.to(torch.uint8).argmax(-1)).unsqueeze(-1)
+        has_cell = (sources >= 0).any(-1)
+        x = values.gather(-1, winner).squeeze(-1)
+        index = torch.where(has_cell, sources.gather(-1, winner).squeeze(-1), -1)
+    return index
 
 
 def _constant_pads(geometry: PadGeometry) -> list[int]:

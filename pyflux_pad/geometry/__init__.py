@@ -13,6 +13,7 @@ from .convolution import (
     transposed_geometry,
 )
 from .pad import PadGeometry, cached_pad_geometry, pad_geometry
+from .pool import AdaptiveGeometry, PoolGeometry, adaptive_geometry, cached_pool_geometry, pool_geometry
 from .plan import (
     STRATEGIES,
     AxisPlan,

@@ -5,7 +5,7 @@ A window is a box, so every pool is separable: a sum, a maximum and a count are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -76,13 +76,16 @@ class PoolGeometry:
                 taps.append((slice(first, stop), slice(start, start + (stop - first - 1) * s + 1, s)))
         return tuple(taps)
 
-    def counts(self, axis: int, include_pad: bool) -> tuple[int, ...]:
-        """Return how many cells of each window lie in the input, or in the input with its declared padding."""
+    def counts(self, axis: int, include_pad: bool, arange: Callable[..., Any]) -> Any:
+        """Return how many cells of each window lie in the input, or in the input with its declared padding.
+
+        `arange` makes the integer vectors, so that an engine can keep symbolic sizes.
+        """
         n, (low, high) = self.cut_size[axis], self.padding[axis]
         first, last = (-low, n + high) if include_pad else (0, n)
-        offsets = range(0, self.dilation[axis] * self.kernel_size[axis], self.dilation[axis])
-        starts = (j * self.stride[axis] - low for j in range(self.output_size[axis]))
-        return tuple(sum(first <= start + offset < last for offset in offsets) for start in starts)
+        starts = arange(self.output_size[axis]) * self.stride[axis] - low
+        cells = starts[:, None] + arange(self.kernel_size[axis])[None, :] * self.dilation[axis]
+        return ((cells >= first) & (cells < last)).sum(-1)
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,11 @@ class AdaptiveGeometry:
             taps.append((outputs, [windows[j][0] + tap for j in outputs]))
         return tuple(taps)
 
-    def counts(self, axis: int, include_pad: bool) -> tuple[int, ...]:
+    def counts(self, axis: int, include_pad: bool, arange: Callable[..., Any]) -> Any:
         """Return the number of cells of each window."""
-        return tuple(stop - start for start, stop in self._windows(axis))
+        outputs = arange(self.output_size[axis])
+        n, out = self.input_size[axis], self.output_size[axis]
+        return -(-(outputs + 1) * n // out) - outputs * n // out
 
     def _windows(self, axis: int) -> list[tuple[int, int]]:
         n, out = self.input_size[axis], self.output_size[axis]
@@ -145,7 +150,7 @@ def pool_geometry(
     for axis, (n, k, s, d, (low, high)) in enumerate(zip(input_size, kernel, steps, spacing, pairs, strict=True)):
         extent, span = d * (k - 1) + 1, n + low + high
         if sum(cuts[axis]) > n:
-            raise GeometryError(f"{operation}: padding ({low}, {high}) cuts more than spatial axis {axis} of {n} cells has")
+            raise GeometryError(f"{operation}: padding ({low}, {high}) cuts more than the {n} cells of spatial axis {axis}")
         out = (span - extent) // s + 1
         if ceil_mode and (span - extent) % s and out * s < n - sum(cuts[axis]) + max(low, 0):
             out += 1
