@@ -18,6 +18,9 @@ SAME_RULES = ("tf", "onnx_upper", "onnx_lower", "torch", "jax", "flux")
 CEIL_RULES = ("torch", "caffe", "caffe2", "mxnet")
 
 
+_LARGEST = 2**62
+
+
 class GeometryError(ValueError):
     """Sizes that do not fit together; the message names the operation, the rule, the values and a remedy."""
 
@@ -27,12 +30,16 @@ def as_int(value: Any, name: str) -> int:
 
     A symbolic size of torch (export, dynamic compile) passes through untouched: converting it would fix its value.
     """
-    if type(value) is int or type(value).__name__ == "SymInt":
+    if type(value) is int:
+        if not -_LARGEST < value < _LARGEST:
+            raise GeometryError(f"{name}={value} does not fit in 64 bits with room to add; give a smaller number")
+        return value
+    if type(value).__name__ == "SymInt":
         return value
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         raise TypeError(f"{name} must be an int, got the bool {value!r}; write {int(value)} if that is what is meant")
     try:
-        return operator.index(value)
+        return as_int(operator.index(value), name)
     except TypeError:
         raise TypeError(
             f"{name} must be an int, got {value!r} of type {type(value).__name__}; sizes are whole numbers"
@@ -42,7 +49,7 @@ def as_int(value: Any, name: str) -> int:
 def per_axis(value: Any, ndim: int, name: str, minimum: int | None = None) -> tuple[int, ...]:
     """Return one int per spatial axis from an int (meant for every axis) or a sequence of `ndim` ints."""
     if type(value) is int:  # by far the most frequent form
-        items = (value,) * ndim
+        items = (as_int(value, name),) * ndim
     elif isinstance(value, (str, bytes)):
         raise TypeError(f"{name} must be an int or {ndim} ints, got the string {value!r}")
     elif _is_sequence(value):

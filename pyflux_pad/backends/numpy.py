@@ -246,14 +246,20 @@ class _Gather:
             shape,
             (
                 *strides[1:3],
-                *(stride * axis.dilation for stride, axis in zip(strides[3:], self.axes, strict=True)),
+                *self._steps(strides[3:], shape[2:5], [axis.dilation for axis in self.axes]),
                 strides[0],
-                *(stride * axis.stride for stride, axis in zip(strides[3:], self.axes, strict=True)),
+                *self._steps(strides[3:], shape[6:9], [axis.stride for axis in self.axes]),
             ),
         )
         matrix = self.matrix[: math.prod(shape)].reshape(shape)
         matrix[...] = view
         return matrix.reshape(shape[0], math.prod(shape[1:5]), -1)
+
+    @staticmethod
+    def _steps(strides: Sizes, lengths: Sizes, factors: Sequence[int]) -> Iterator[int]:
+        """Return byte strides of a step by `factors`; an axis of length 1 takes none, whose product could overflow."""
+        for stride, length, factor in zip(strides, lengths, factors, strict=True):
+            yield stride * factor if length > 1 else 0
 
     def _with_halo(self, part: Array, starts: list[int], spans: list[int]) -> Array:
         """Return `part` with zeros where the box leaves the input."""

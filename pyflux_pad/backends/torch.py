@@ -48,6 +48,8 @@ class TorchEngine:
     def check(self, operation: str, arrays: dict[str, Array]) -> None:
         """Raise TypeError for mixed dtypes (autocast settles them itself) and mixed devices."""
         (first, array), *others = arrays.items()
+        if array.layout != torch.strided:
+            raise TypeError(f"{operation}: {first} has the layout {array.layout}; make it dense, {first}.to_dense()")
         for name, other in others:
             if other.device != array.device:
                 raise TypeError(

@@ -155,8 +155,12 @@ def plan(
     args = arguments("plan", ndim, stride, padding, dilation, groups, flip_kernel)
     geometry = conv_geometry("plan", x_shape, weight_shape, args)
     label = str(dtype).rpartition(".")[2]
+    try:
+        itemsize = _ITEMSIZES.get(label) or np.dtype(label).itemsize
+    except TypeError:
+        raise TypeError(f"plan: dtype={dtype!r} is no dtype; write its name, 'float32'") from None
     planned = plan_conv(
-        geometry, native=engine.native_padding, itemsize=_ITEMSIZES.get(label) or np.dtype(label).itemsize,
+        geometry, native=engine.native_padding, itemsize=itemsize,
         training=training, strategy=strategy,
     )  # fmt: skip
     return Plan(planned, name, label, backend is not None)
