@@ -30,6 +30,9 @@ MODES_ELSEWHERE = {
 """What other frameworks call the modes; named in the error, never taken."""
 
 
+_LARGEST = 2**62
+
+
 class GeometryError(ValueError):
     """Sizes that do not fit together; the message names the operation, the rule, the values and a remedy."""
 
@@ -39,12 +42,16 @@ def as_int(value: Any, name: str) -> int:
 
     A symbolic size of torch (export, dynamic compile) passes through untouched: converting it would fix its value.
     """
-    if type(value) is int or type(value).__name__ == "SymInt":
+    if type(value) is int:
+        if not -_LARGEST < value < _LARGEST:
+            raise GeometryError(f"{name}={value} does not fit in 64 bits with room to add; give a smaller number")
+        return value
+    if type(value).__name__ == "SymInt":
         return value
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         raise TypeError(f"{name} must be an int, got the bool {value!r}; write {int(value)} if that is what is meant")
     try:
-        return operator.index(value)
+        return as_int(operator.index(value), name)
     except TypeError:
         raise TypeError(
             f"{name} must be an int, got {value!r} of type {type(value).__name__}; sizes are whole numbers"
@@ -54,7 +61,7 @@ def as_int(value: Any, name: str) -> int:
 def per_axis(value: Any, ndim: int, name: str, minimum: int | None = None) -> tuple[int, ...]:
     """Return one int per spatial axis from an int (meant for every axis) or a sequence of `ndim` ints."""
     if type(value) is int:  # by far the most frequent form
-        items = (value,) * ndim
+        items = (as_int(value, name),) * ndim
     elif isinstance(value, (str, bytes)):
         raise TypeError(f"{name} must be an int or {ndim} ints, got the string {value!r}")
     elif _is_sequence(value):

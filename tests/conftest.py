@@ -31,28 +31,28 @@ def pytest_configure(config):
 def pytest_generate_tests(metafunc):
     """Give `engine` its values; plain parameters, so that a seeded or cached reference is shared by neighbours."""
     if "engine" in metafunc.fixturenames and not _parametrized(metafunc.definition, "engine"):
-        metafunc.parametrize("engine", [
-            pytest.param(engine, id=engine.id, marks=[pytest.mark.engine(name) for name in sorted(engine.needs)])
-            for engine in engines.ENGINES
-        ])
+        metafunc.parametrize("engine", engines.ENGINES, ids=str)
 
 
 def pytest_collection_modifyitems(items):
     """Skip what cannot run, and note in each report whose test it was (the note survives pytest-xdist)."""
     for item in items:
-        names = {name for mark in item.iter_markers("engine") for name in mark.args}
-        for name in names:
+        needs = computes = {name for mark in item.iter_markers("engine") for name in mark.args}
+        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+        if isinstance(engine, engines.Engine):
+            needs, computes = needs | engine.needs, {engine.computes}
+        elif engine in engines.NAMES:
+            computes = {engine}
+        for name in needs:
             if not engines.status(name).runs:
                 item.add_marker(pytest.mark.skip(reason=f"engine {name}: {engines.status(name).reason}"))
-        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
-        computes = {getattr(engine, "computes", engine)} if engine else names
         item.user_properties.extend(("engine", name) for name in sorted(computes))
 
 
 def pytest_terminal_summary(terminalreporter):
     """Say what the random cases covered, and of every engine whether it ran."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports
-               if hasattr(report, "user_properties")]
+               if isinstance(report, pytest.TestReport)]
     outcomes = collections.Counter(
         (value, report.outcome)
         for report in reports
@@ -74,13 +74,13 @@ def pytest_terminal_summary(terminalreporter):
 
 def _noted(reports, wanted):
     """Return what finished tests recorded under a name."""
-    return {value for report in reports if report.when == "call" for key, value in report.user_properties
+    return {str(value) for report in reports if report.when == "call" for key, value in report.user_properties
             if key == wanted}
 
 
 def _parametrized(function, name):
     """Whether a parametrize mark of the test itself already gives `name` its values."""
     return any(
-        name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
+        name in (mark.args[0].replace(" ", "").split(",") if isinstance(mark.args[0], str) else mark.args[0])
         for mark in function.iter_markers("parametrize")
     )

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ..geometry import ConvGeometry, ConvPlan, PadGeometry
+from ..geometry import AdaptiveGeometry, ConvGeometry, ConvPlan, PadGeometry, PoolGeometry, Sizes
 
 Array = Any
+Windows = PoolGeometry | AdaptiveGeometry
 
 
 class BackendUnavailable(RuntimeError):
@@ -74,6 +75,26 @@ class Engine(Protocol):
         """Return the transpose of the padding by zeros or a mode: what added cells hold goes to the cells they show."""
         ...
 
+    def avg_pool(self, geometry: Windows, x: Array, include_pad: bool, divisor: int | None) -> Array:
+        """Return the sum of every window over its divisor."""
+        ...
+
+    def lp_pool(self, geometry: PoolGeometry, x: Array, power: float) -> Array:
+        """Return ``(sum |x|^p)^(1/p)`` of every window."""
+        ...
+
+    def max_pool(self, geometry: Windows, x: Array, with_indices: bool) -> tuple[Array, Array | None]:
+        """Return the maximum of every window and, if asked for, its flat index."""
+        ...
+
+    def unfold(self, geometry: PoolGeometry, x: Array) -> Array:
+        """Return the cells of every window, (N, C, *kernel, *out), zeros outside the input."""
+        ...
+
+    def fold(self, geometry: PoolGeometry, columns: Array) -> Array:
+        """Return the transpose of `unfold`."""
+        ...
+
 
 class ArrayEngine(Engine, Protocol):
     """An engine for arrays that record no gradients, NumPy's and CuPy's: what `vjp` and `out` need besides."""
@@ -84,6 +105,20 @@ class ArrayEngine(Engine, Protocol):
 
     def conjugate(self, array: Array) -> Array:
         """Return the complex conjugate; real arrays as they are."""
+        ...
+
+    def avg_pool_transpose(
+        self, geometry: Windows, grad_output: Array, include_pad: bool, divisor: int | None
+    ) -> Array:
+        """Return the transpose of `avg_pool`."""
+        ...
+
+    def lp_pool_gradient(self, geometry: PoolGeometry, x: Array, grad_output: Array, power: float) -> Array:
+        """Return the gradient of `lp_pool` by x."""
+        ...
+
+    def max_pool_transpose(self, shape: Sizes, index: Array, grad_output: Array) -> Array:
+        """Send every gradient to the cell of a flat index."""
         ...
 
     def bias_gradient(self, grad_output: Array) -> Array:

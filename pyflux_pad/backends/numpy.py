@@ -260,7 +260,7 @@ class NumpyEngine:
         shares = self._pool_sum_transpose(geometry, xp.where(empty, 0, scaled))
         return (xp.sign(x) * xp.abs(x) ** (power - 1) * shares).astype(_native(grad_output.dtype), copy=False)
 
-    def max_pool(self, geometry: Windows, x: Array) -> tuple[Array, Array]:
+    def max_pool(self, geometry: Windows, x: Array, with_indices: bool = True) -> tuple[Array, Array]:
         """Return the maxima and their flat indices: first on ties, last on NaN, -1 for a window without input cells."""
         xp = self.xp
         best = x.astype(_native(x.dtype), copy=False)
@@ -288,6 +288,31 @@ class NumpyEngine:
         rows, columns = xp.nonzero(places >= 0)
         xp.add.at(result, (rows, places[rows, columns]), grad_output.reshape(planes, -1)[rows, columns])
         return result.reshape(shape).astype(dtype, copy=False)
+
+    def unfold(self, geometry: PoolGeometry, x: Array) -> Array:
+        """Return the cells of every window, (N, C, *kernel, *out), zeros outside the input."""
+        xp, dtype = self.xp, _native(x.dtype)
+        sizes = [n + low + high for n, (low, high) in zip(geometry.cut_size, geometry.reach, strict=True)]
+        padded = xp.zeros((*x.shape[:2], *sizes), dtype)
+        padded[_interior(geometry.cut_size, geometry.reach)] = x[_interior(geometry.cut_size, geometry.cuts)]
+        for axis in range(geometry.ndim):
+            padded = padded.take(geometry.cells(axis, xp.arange), 2 + 2 * axis)
+        return padded.transpose(0, 1, *range(2, padded.ndim, 2), *range(3, padded.ndim, 2))
+
+    def fold(self, geometry: PoolGeometry, columns: Array) -> Array:
+        """Return the transpose of `unfold`: overlapping cells are added, low precision in float32."""
+        xp, dtype, ndim = self.xp, _native(columns.dtype), geometry.ndim
+        order = [axis + 2 for pair in zip(range(ndim), range(ndim, 2 * ndim), strict=True) for axis in pair]
+        total = columns.astype(_compute_dtype(dtype), copy=False).transpose(0, 1, *order)
+        for axis in reversed(range(ndim)):
+            low, high = geometry.reach[axis]
+            before, after = total.shape[: 2 + 2 * axis], total.shape[4 + 2 * axis :]
+            folded = xp.zeros((*before, geometry.cut_size[axis] + low + high, *after), total.dtype)
+            xp.add.at(folded, (*(slice(None),) * len(before), geometry.cells(axis, xp.arange)), total)
+            total = folded
+        result = xp.zeros((*columns.shape[:2], *geometry.input_size), dtype)
+        result[_interior(geometry.cut_size, geometry.cuts)] = total[_interior(geometry.cut_size, geometry.reach)]
+        return result
 
     def _pool_sum(self, geometry: Windows, x: Array) -> Array:
         for axis in range(geometry.ndim):
@@ -378,14 +403,20 @@ class _Gather:
             shape,
             (
                 *strides[1:3],
-                *(stride * axis.dilation for stride, axis in zip(strides[3:], self.axes, strict=True)),
+                *self._steps(strides[3:], shape[2:5], [axis.dilation for axis in self.axes]),
                 strides[0],
-                *(stride * axis.stride for stride, axis in zip(strides[3:], self.axes, strict=True)),
+                *self._steps(strides[3:], shape[6:9], [axis.stride for axis in self.axes]),
             ),
         )
         matrix = self.matrix[: math.prod(shape)].reshape(shape)
         matrix[...] = view
         return matrix.reshape(shape[0], math.prod(shape[1:5]), -1)
+
+    @staticmethod
+    def _steps(strides: Sizes, lengths: Sizes, factors: Sequence[int]) -> Iterator[int]:
+        """Return byte strides of a step by `factors`; an axis of length 1 takes none, whose product could overflow."""
+        for stride, length, factor in zip(strides, lengths, factors, strict=True):
+            yield stride * factor if length > 1 else 0
 
     def _with_halo(self, part: Array, starts: list[int], spans: list[int]) -> Array:
         """Return `part` with zeros where the box leaves the input."""

@@ -7,6 +7,7 @@ any device. NumPy arrays run here through an adapter, without a copy where torch
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,8 @@ class TorchEngine:
     def check(self, operation: str, arrays: dict[str, Array]) -> None:
         """Raise TypeError for mixed dtypes (autocast settles them itself) and mixed devices."""
         (first, array), *others = arrays.items()
+        if array.layout != torch.strided:
+            raise TypeError(f"{operation}: {first} has the layout {array.layout}; make it dense, {first}.to_dense()")
         for name, other in others:
             if other.device != array.device:
                 raise TypeError(
@@ -182,7 +185,7 @@ class TorchEngine:
             x = torch.cat([before, x, after], axis)
         pads = _constant_pads(geometry)
         if any(pads):
-            return F.pad(x, pads, value=value)
+            return F.pad(x, pads, value=value)  # pyright: ignore[reportArgumentType]  (complex tensors take one)
         return x if sources else x.clone()  # never the input itself
 
     def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:
@@ -206,7 +209,6 @@ class TorchEngine:
                 sources.append((axis + 2, source_index(positions, n, mode)))
         return sources
 
-
     def avg_pool(self, geometry: Windows, x: Array, include_pad: bool, divisor: int | None) -> Array:
         """Return the sum of every window over its divisor."""
         if isinstance(geometry, AdaptiveGeometry):
@@ -216,7 +218,7 @@ class TorchEngine:
             return total / divisor
         counts = torch.ones((), dtype=torch.int64, device=x.device)
         for axis in range(geometry.ndim):
-            axis_counts = geometry.counts(axis, include_pad, lambda n: torch.arange(n, device=x.device))
+            axis_counts = geometry.counts(axis, include_pad, partial(torch.arange, device=x.device))
             counts = counts[..., None] * axis_counts
         return total / counts.clip(min=1).to(x.dtype)
 
@@ -238,6 +240,29 @@ class TorchEngine:
         y = x.flatten(2).gather(2, places).reshape(index.shape)
         lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
         return torch.where(index < 0, torch.full_like(y, lowest), y), index
+
+    def unfold(self, geometry: PoolGeometry, x: Array) -> Array:
+        """Return the cells of every window, (N, C, *kernel, *out), zeros outside the input."""
+        x = F.pad(_cut(geometry, x), _reach(geometry))
+        for axis in range(geometry.ndim):
+            cells = geometry.cells(axis, partial(torch.arange, device=x.device))
+            x = x.index_select(2 + 2 * axis, cells.flatten()).unflatten(2 + 2 * axis, tuple(cells.shape))
+        return x.permute(0, 1, *range(2, x.ndim, 2), *range(3, x.ndim, 2))
+
+    def fold(self, geometry: PoolGeometry, columns: Array) -> Array:
+        """Return the transpose of `unfold`: overlapping cells are added."""
+        ndim = geometry.ndim
+        order = [axis + 2 for pair in zip(range(ndim), range(ndim, 2 * ndim), strict=True) for axis in pair]
+        total = columns.permute(0, 1, *order)
+        for axis in reversed(range(ndim)):
+            cells = geometry.cells(axis, partial(torch.arange, device=columns.device)).flatten()
+            place, (low, high) = 2 + 2 * axis, geometry.reach[axis]
+            total = total.flatten(place, place + 1)
+            shape = (*total.shape[:place], geometry.cut_size[axis] + low + high, *total.shape[place + 1 :])
+            total = total.new_zeros(shape).index_add(place, cells, total)
+        crop = [-entry for entry in _reach(geometry)]
+        cuts = [entry for pair in reversed(geometry.cuts) for entry in pair]
+        return F.pad(F.pad(total, crop), cuts)
 
 
 ENGINE = TorchEngine()
@@ -403,8 +428,20 @@ class NumpyOnTorch(NumpyEngine):
         """Return the transpose of the padding."""
         return self._run("pad_transpose", geometry, grad_output)
 
+    def unfold(self, geometry: PoolGeometry, x: Array) -> Array:
+        """Return the cells of every window."""
+        return self._run("unfold", geometry, x)
+
+    def fold(self, geometry: PoolGeometry, columns: Array) -> Array:
+        """Return the transpose of `unfold`."""
+        return self._run("fold", geometry, columns)
+
     def _run(
-        self, method: str, geometry: ConvPlan | ConvGeometry | PadGeometry, *arrays: Array, **options: Any
+        self,
+        method: str,
+        geometry: ConvPlan | ConvGeometry | PadGeometry | PoolGeometry,
+        *arrays: Array,
+        **options: Any,
     ) -> Array:
         tensors = [None if array is None else to_torch(array) for array in arrays]
         with torch.no_grad():

@@ -13,7 +13,6 @@ from .convolution import (
     transposed_geometry,
 )
 from .pad import PadGeometry, cached_pad_geometry, pad_geometry
-from .pool import AdaptiveGeometry, PoolGeometry, adaptive_geometry, cached_pool_geometry, pool_geometry
 from .plan import (
     STRATEGIES,
     AxisPlan,
@@ -24,26 +23,32 @@ from .plan import (
     plan_conv,
     plan_padded,
 )
+from .pool import AdaptiveGeometry, PoolGeometry, adaptive_geometry, cached_pool_geometry, pool_geometry
 
 __all__ = [
     "STRATEGIES",
+    "AdaptiveGeometry",
     "AxisPlan",
     "ConvArguments",
     "ConvGeometry",
     "ConvPlan",
     "PadGeometry",
+    "PoolGeometry",
     "Sizes",
+    "adaptive_geometry",
     "arguments",
     "build_conv_plan",
     "cached_conv_geometry",
     "cached_conv_plan",
     "cached_pad_geometry",
     "cached_padded_plan",
+    "cached_pool_geometry",
     "cached_transposed_geometry",
     "conv_geometry",
     "pad_geometry",
     "plan_conv",
     "plan_padded",
+    "pool_geometry",
     "shape_of",
     "spatial_ndim",
     "transposed_geometry",

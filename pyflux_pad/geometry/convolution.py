@@ -226,7 +226,7 @@ def conv_geometry(x_shape: Sizes, weight_shape: Sizes, args: ConvArguments) -> C
         batch, in_channels, out_channels, args.groups, input_size, kernel_size, tuple(output_size),
         args.stride, args.dilation, padding, args.flip_kernel, same,
     )  # fmt: skip
-    _check_overflow(geometry)
+    _check_overflow(("x", geometry.input_shape), ("the output", geometry.output_shape))
     return geometry
 
 
@@ -268,7 +268,7 @@ def transposed_geometry(
         batch, group_channels * args.groups, in_channels, args.groups, tuple(result), kernel_size, size,
         args.stride, args.dilation, tuple(padding), args.flip_kernel,
     )  # fmt: skip
-    _check_overflow(geometry)
+    _check_overflow(("x", geometry.output_shape), ("the output", geometry.input_shape))
     return geometry
 
 
@@ -296,7 +296,7 @@ def _crop(
 
 
 def _check_output_padding(output_padding: Sizes, args: ConvArguments, output_size: Sizes | None) -> None:
-    if output_size is not None and any(output_padding):
+    if output_size is not None and any(output_padding) and args.padding not in ("same", "same_lower"):
         raise GeometryError(
             f"output_padding={output_padding} and output_size={output_size} both fix the result; give one of them"
         )
@@ -327,8 +327,8 @@ def _check_kernel(kernel_size: Sizes) -> None:
             raise GeometryError(f"the kernel must have at least 1 cell per axis, got {k} on spatial axis {axis}")
 
 
-def _check_overflow(geometry: ConvGeometry) -> None:
-    for name, shape in (("x", geometry.input_shape), ("the output", geometry.output_shape)):
+def _check_overflow(*shapes: tuple[str, Sizes]) -> None:
+    for name, shape in shapes:
         if type(shape[-1]) is int and all(type(size) is int for size in shape) and math.prod(shape) > _MAX_ELEMENTS:
             raise GeometryError(f"{name} would have {math.prod(shape)} elements, more than 64 bits can count: {shape}")
 

@@ -76,6 +76,11 @@ class PoolGeometry:
                 taps.append((slice(first, stop), slice(start, start + (stop - first - 1) * s + 1, s)))
         return tuple(taps)
 
+    def cells(self, axis: int, arange: Callable[..., Any]) -> Any:
+        """Return the padded cell of every tap and output of an axis, an integer matrix (kernel, out)."""
+        taps = arange(self.kernel_size[axis])[:, None] * self.dilation[axis]
+        return taps + arange(self.output_size[axis])[None, :] * self.stride[axis]
+
     def counts(self, axis: int, include_pad: bool, arange: Callable[..., Any]) -> Any:
         """Return how many cells of each window lie in the input, or in the input with its declared padding.
 
@@ -150,7 +155,7 @@ def pool_geometry(
     for axis, (n, k, s, d, (low, high)) in enumerate(zip(input_size, kernel, steps, spacing, pairs, strict=True)):
         extent, span = d * (k - 1) + 1, n + low + high
         if sum(cuts[axis]) > n:
-            raise GeometryError(f"{operation}: padding ({low}, {high}) cuts more than the {n} cells of spatial axis {axis}")
+            raise GeometryError(f"{operation}: padding ({low}, {high}) cuts more than the {n} cells of axis {axis}")
         out = (span - extent) // s + 1
         if ceil_mode and (span - extent) % s and out * s < n - sum(cuts[axis]) + max(low, 0):
             out += 1

@@ -5,9 +5,28 @@ The result is an array of the caller's own library, dtype and device.
 """
 
 from .convolution import conv, conv_input, conv_transpose, conv_weight
+from .folds import fold, unfold
 from .gradients import vjp
 from .pads import pad
 from .planned import Plan, plan
+from .pool_ranks import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
+    adaptive_max_pool2d,
+    adaptive_max_pool3d,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    lp_pool1d,
+    lp_pool2d,
+    lp_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+)
+from .pools import adaptive_avg_pool, adaptive_max_pool, avg_pool, lp_pool, max_pool
 from .ranks import (
     conv1d,
     conv1d_input,
@@ -25,6 +44,18 @@ from .ranks import (
 
 __all__ = [
     "Plan",
+    "adaptive_avg_pool",
+    "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool",
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "avg_pool",
+    "avg_pool1d",
+    "avg_pool2d",
+    "avg_pool3d",
     "conv",
     "conv1d",
     "conv1d_input",
@@ -41,7 +72,17 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "conv_weight",
+    "fold",
+    "lp_pool",
+    "lp_pool1d",
+    "lp_pool2d",
+    "lp_pool3d",
+    "max_pool",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
     "pad",
     "plan",
+    "unfold",
     "vjp",
 ]

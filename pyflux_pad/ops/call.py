@@ -287,11 +287,36 @@ def check_bias(operation: str, bias: Array | None, channels: int) -> None:
 
 def _check_out(operation: str, engine: Engine, out: Array, shape: Sizes, inputs: tuple[Array, Array]) -> None:
     if not engine.takes_out:
-        raise TypeError(f"{operation}: the {engine.name} engine cannot write into out; leave it out")
-    engine.check(operation, {"x": inputs[0], "out": out})
-    if tuple(out.shape) != shape or not out.flags.writeable or not out.dtype.isnative:
-        raise GeometryError(
-            f"{operation}: out must be a writable, native array of shape {shape}, got shape {tuple(out.shape)}"
+        raise TypeError(
+            f"{operation}: out is for NumPy arrays on the NumPy engine, not for arrays of {engine.family} on "
+            f"{engine.name!r}; leave it out"
         )
+    engine.check(operation, {"x": inputs[0], "out": out})
+    if tuple(out.shape) != shape:
+        raise GeometryError(f"{operation}: out must have the result's shape {shape}, got {tuple(out.shape)}")
+    if not out.flags.writeable or not out.dtype.isnative:
+        raise ValueError(f"{operation}: out must be writable and of native byte order; pass numpy.empty({shape}, ...)")
     if any(cast(ArrayEngine, engine).overlaps(out, array) for array in inputs):
         raise ValueError(f"{operation}: out shares memory with an input, which it would overwrite; pass another array")
+
+
+def check_rank(operation: str, ndim: int, name: str, shape: Any) -> bool:
+    """Check the number of axes as torch does; return whether there is a batch axis."""
+    if len(shape) not in (ndim + 1, ndim + 2):
+        raise GeometryError(
+            f"{operation}: {name} must have {ndim + 2} axes (N, C, *spatial), or {ndim + 1} without batch, "
+            f"got {len(shape)}: {tuple(shape)}"
+        )
+    return len(shape) == ndim + 2
+
+
+def publish(
+    build: Callable[..., Bound], operation: str, general: str, ndim: int, arrays: tuple[str, ...]
+) -> Callable[..., Array]:
+    """Name and document the 1d, 2d or 3d form of a function, and make it public."""
+    build.__name__ = build.__qualname__ = operation
+    build.__doc__ = (
+        f"Run `{general}` on {ndim} spatial ax{'is' if ndim == 1 else 'es'}, with torch's argument order.\n\n"
+        f"Arrays without a batch axis are taken, as torch does. The arguments are explained at `{general}`."
+    )
+    return public(*arrays)(build)

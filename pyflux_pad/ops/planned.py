@@ -166,9 +166,13 @@ def plan(
     ndim = spatial_ndim("plan", "weight_shape", weight_shape)
     args = arguments("plan", ndim, stride, padding, dilation, groups, flip_kernel)
     label = str(dtype).rpartition(".")[2]
+    try:
+        itemsize = _ITEMSIZES.get(label) or np.dtype(label).itemsize
+    except TypeError:
+        raise TypeError(f"plan: dtype={dtype!r} is no dtype; write its name, 'float32'") from None
     planned = build_conv_plan(
-        "plan", x_shape, weight_shape, args, engine.native_padding, _ITEMSIZES.get(label) or np.dtype(label).itemsize,
-        training, True, False, conv_modes("plan", padding_mode, ndim), detach_padding,
+        "plan", x_shape, weight_shape, args, engine.native_padding, itemsize, training, True, False,
+        conv_modes("plan", padding_mode, ndim), detach_padding,
         strategy if strategy is None or isinstance(strategy, str) else tuple(strategy),
     )  # fmt: skip
     return Plan(planned, x_shape, name, label, backend is not None)

@@ -7,17 +7,19 @@ from typing import Any
 
 from ..geometry import shape_of
 from ..padding import GeometryError
-from .call import Array, Call, Ints, Modes, PaddingLike, array_shape, bind_adjoint, bind_conv, bind_transpose, public
-
-
-def _rank(operation: str, ndim: int, name: str, shape: Any) -> bool:
-    """Check the number of axes as torch does; return whether there is a batch axis."""
-    if len(shape) not in (ndim + 1, ndim + 2):
-        raise GeometryError(
-            f"{operation}: {name} must have {ndim + 2} axes (N, C, *spatial), or {ndim + 1} without batch, "
-            f"got {len(shape)}: {tuple(shape)}"
-        )
-    return len(shape) == ndim + 2
+from .call import (
+    Array,
+    Call,
+    Ints,
+    Modes,
+    PaddingLike,
+    array_shape,
+    bind_adjoint,
+    bind_conv,
+    bind_transpose,
+    check_rank,
+    publish,
+)
 
 
 def _weight_rank(operation: str, ndim: int, shape: Any) -> None:
@@ -44,7 +46,7 @@ def _conv_nd(ndim: int) -> Callable[..., Array]:
         contiguous: bool = True,
         out: Array | None = None,
     ) -> Call:
-        batched = _rank(operation, ndim, "input", array_shape(operation, "input", input))
+        batched = check_rank(operation, ndim, "input", array_shape(operation, "input", input))
         _weight_rank(operation, ndim, array_shape(operation, "weight", weight))
         return bind_conv(
             operation, ("input", "weight"), input, weight, bias, backend, contiguous, out, batched,
@@ -52,7 +54,7 @@ def _conv_nd(ndim: int) -> Callable[..., Array]:
             padding_mode=padding_mode, detach_padding=detach_padding,
         )  # fmt: skip
 
-    return _publish(build, operation, "conv", ndim, ("input", "weight", "bias"))
+    return publish(build, operation, "conv", ndim, ("input", "weight", "bias"))
 
 
 def _conv_transpose_nd(ndim: int) -> Callable[..., Array]:
@@ -73,7 +75,7 @@ def _conv_transpose_nd(ndim: int) -> Callable[..., Array]:
         flip_kernel: bool = False,
         backend: str | None = None,
     ) -> Call:
-        batched = _rank(operation, ndim, "input", array_shape(operation, "input", input))
+        batched = check_rank(operation, ndim, "input", array_shape(operation, "input", input))
         _weight_rank(operation, ndim, array_shape(operation, "weight", weight))
         return bind_transpose(
             operation, ("input", "weight"), input, weight, bias, output_padding, output_size, backend, batched,
@@ -81,7 +83,7 @@ def _conv_transpose_nd(ndim: int) -> Callable[..., Array]:
             padding_mode=padding_mode,
         )  # fmt: skip
 
-    return _publish(build, operation, "conv_transpose", ndim, ("input", "weight", "bias"))
+    return publish(build, operation, "conv_transpose", ndim, ("input", "weight", "bias"))
 
 
 def _conv_input_nd(ndim: int) -> Callable[..., Array]:
@@ -100,7 +102,7 @@ def _conv_input_nd(ndim: int) -> Callable[..., Array]:
         backend: str | None = None,
     ) -> Call:
         input_shape = shape_of(operation, "input_size", input_size)
-        batched = _rank(operation, ndim, "input_size", input_shape)
+        batched = check_rank(operation, ndim, "input_size", input_shape)
         weight_shape = array_shape(operation, "weight", weight)
         _weight_rank(operation, ndim, weight_shape)
         return bind_adjoint(
@@ -109,7 +111,7 @@ def _conv_input_nd(ndim: int) -> Callable[..., Array]:
             stride=stride, padding=padding, dilation=dilation, groups=groups, flip_kernel=flip_kernel,
         )  # fmt: skip
 
-    return _publish(build, operation, "conv_input", ndim, ("weight", "grad_output"))
+    return publish(build, operation, "conv_input", ndim, ("weight", "grad_output"))
 
 
 def _conv_weight_nd(ndim: int) -> Callable[..., Array]:
@@ -128,7 +130,7 @@ def _conv_weight_nd(ndim: int) -> Callable[..., Array]:
         backend: str | None = None,
     ) -> Call:
         x_shape = array_shape(operation, "input", input)
-        batched = _rank(operation, ndim, "input", x_shape)
+        batched = check_rank(operation, ndim, "input", x_shape)
         weight_shape = shape_of(operation, "weight_size", weight_size)
         _weight_rank(operation, ndim, weight_shape)
         return bind_adjoint(
@@ -137,18 +139,7 @@ def _conv_weight_nd(ndim: int) -> Callable[..., Array]:
             stride=stride, padding=padding, dilation=dilation, groups=groups, flip_kernel=flip_kernel,
         )  # fmt: skip
 
-    return _publish(build, operation, "conv_weight", ndim, ("input", "grad_output"))
-
-
-def _publish(
-    build: Callable[..., Call], operation: str, general: str, ndim: int, arrays: tuple[str, ...]
-) -> Callable[..., Array]:
-    build.__name__ = build.__qualname__ = operation
-    build.__doc__ = (
-        f"Run `{general}` on {ndim} spatial ax{'is' if ndim == 1 else 'es'}, with torch's argument order.\n\n"
-        f"Arrays without a batch axis are taken, as torch does. The arguments are explained at `{general}`."
-    )
-    return public(*arrays)(build)
+    return publish(build, operation, "conv_weight", ndim, ("input", "grad_output"))
 
 
 conv1d, conv2d, conv3d = map(_conv_nd, (1, 2, 3))
