@@ -184,8 +184,10 @@ class TorchEngine:
             before, after = (x.detach().index_select(axis, part) for part in (index[:low], index[low + n :]))
             x = torch.cat([before, x, after], axis)
         pads = _constant_pads(geometry)
+        if any(pads) and isinstance(value, complex):
+            return torch.complex(F.pad(x.real, pads, value=value.real), F.pad(x.imag, pads, value=value.imag))
         if any(pads):
-            return F.pad(x, pads, value=value)  # pyright: ignore[reportArgumentType]  (complex tensors take one)
+            return F.pad(x, pads, value=value)
         return x if sources else x.clone()  # never the input itself
 
     def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:
@@ -213,23 +215,26 @@ class TorchEngine:
         """Return the sum of every window over its divisor."""
         if isinstance(geometry, AdaptiveGeometry):
             return _ADAPTIVE_AVG[geometry.ndim](x, geometry.output_size)
-        total = _pool_sum(geometry, x)
+        total = _pool_sum(geometry, _widened(x))
         if divisor is not None:
-            return total / divisor
+            return (total / divisor).to(x.dtype)
         counts = torch.ones((), dtype=torch.int64, device=x.device)
         for axis in range(geometry.ndim):
             axis_counts = geometry.counts(axis, include_pad, partial(torch.arange, device=x.device))
             counts = counts[..., None] * axis_counts
-        return total / counts.clip(min=1).to(x.dtype)
+        return (total / counts.clip(min=1).to(total.dtype)).to(x.dtype)
 
     def lp_pool(self, geometry: PoolGeometry, x: Array, power: float) -> Array:
         """Return ``(sum |x|^p)^(1/p)``, with gradient 0 where a window is all zero."""
-        total = _pool_sum(geometry, x.abs() ** power)
+        total = _pool_sum(geometry, _widened(x).abs() ** power)
         empty = total == 0
-        return torch.where(empty, torch.zeros_like(total), torch.where(empty, 1, total) ** (1 / power))
+        return torch.where(empty, torch.zeros_like(total), torch.where(empty, 1, total) ** (1 / power)).to(x.dtype)
 
     def max_pool(self, geometry: Windows, x: Array, with_indices: bool = True) -> tuple[Array, Array | None]:
         """Return the maxima and their flat indices: first on ties, last on NaN, -1 for a window without input cells."""
+        if x.shape[0] == 0 or x.shape[1] == 0:
+            shape = (*x.shape[:2], *geometry.output_size)
+            return x.new_zeros(shape) + x.sum().to(x.dtype), torch.zeros(shape, dtype=torch.int64, device=x.device)
         if isinstance(geometry, AdaptiveGeometry):
             return _ADAPTIVE_MAX[geometry.ndim](x, geometry.output_size, return_indices=True)
         if not with_indices and x.is_floating_point():
@@ -285,6 +290,11 @@ def _windows(geometry: PoolGeometry, axis: int, x: Array) -> Array:
     """View of a padded tensor with the cells of each window along one axis as last axis."""
     extent = geometry.dilation[axis] * (geometry.kernel_size[axis] - 1) + 1
     return x.unfold(axis + 2, extent, geometry.stride[axis])[..., :: geometry.dilation[axis]]
+
+
+def _widened(x: Array) -> Array:
+    """Return low precision as float32: sums are rounded once."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def _pool_sum(geometry: PoolGeometry, x: Array) -> Array:

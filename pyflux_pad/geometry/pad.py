@@ -70,7 +70,7 @@ def pad_geometry(
                 f"{operation}: padding ({low}, {high}) cuts {sum(cut)} cells from spatial axis {axis}, which has {n}; "
                 f"cut less"
             )
-        if left == 0 and (mode != "constant" or sum(added) == 0) and (sum(added) > 0 or sum(cut) > 0):
+        if left == 0 and (mode != "constant" or (sum(added) == 0 and sum(cut) > 0)):
             raise GeometryError(
                 f"{operation}: nothing of spatial axis {axis} (length {n}) is left to pad by ({low}, {high}) in mode "
                 f"{mode!r}; only mode 'constant' pads an empty axis"

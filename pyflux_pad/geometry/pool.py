@@ -5,7 +5,7 @@ A window is a box, so every pool is separable: a sum, a maximum and a count are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -174,10 +174,11 @@ cached_pool_geometry = lru_cache(maxsize=1024)(pool_geometry)
 def adaptive_geometry(operation: str, input_size: Sizes, output_size: Any) -> AdaptiveGeometry:
     """Return the geometry of an adaptive pool; None on an axis keeps its size, as in torch."""
     ndim = len(input_size)
-    given = output_size if isinstance(output_size, Sequence) else (output_size,) * ndim
-    if len(given) != ndim:
+    given = tuple(output_size) if hasattr(output_size, "__len__") else (output_size,) * ndim
+    if len(given) != ndim or isinstance(output_size, str):
         raise GeometryError(f"{operation}: output_size={output_size!r} is not one int per spatial axis, of {ndim}")
-    sizes = tuple(n if size is None else as_int(size, "output_size") for n, size in zip(input_size, given, strict=True))
+    name = f"{operation}: output_size"
+    sizes = tuple(n if size is None else as_int(size, name) for n, size in zip(input_size, given, strict=True))
     for axis, (n, size) in enumerate(zip(input_size, sizes, strict=True)):
         if size < 1 or n < 1:
             raise GeometryError(f"{operation}: spatial axis {axis} of {n} cells cannot be pooled to {size}")

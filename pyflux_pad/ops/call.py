@@ -215,7 +215,8 @@ def _circular(
     """
     modes = parse_modes(padding_mode, geometry.ndim, "padding_mode", ("zeros", "circular"))
     circular = [mode == "circular" for mode in modes]
-    wrapped = tuple([pair if wraps else (0, 0) for pair, wraps in zip(geometry.padding, circular, strict=True)])
+    declared = geometry.padding if isinstance(args.padding, str) else args.padding
+    wrapped = tuple([pair if wraps else (0, 0) for pair, wraps in zip(declared, circular, strict=True)])
     crops = tuple([(0, 0) if wraps else pair for pair, wraps in zip(geometry.padding, circular, strict=True)])
     explicit = pad_geometry(
         operation, geometry.input_size, wrapped, tuple([m if m == "circular" else "constant" for m in modes]), False

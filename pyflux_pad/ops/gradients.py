@@ -50,12 +50,15 @@ def vjp(function: Callable[..., Array], *arrays: Any, **arguments: Any) -> tuple
     if call.engine.family == "torch":
         raise TypeError(f"vjp: {name} of torch tensors is differentiated by torch.autograd.grad or torch.func.vjp")
     y = call.run()
+    value = y[0] if isinstance(y, tuple) else y  # of maxima with indices, the maxima are differentiated
 
     def pullback(grad_output: Array) -> tuple[Array, ...]:
         """Return the gradients by each of the arrays."""
-        resolve(f"vjp of {name}", {"y": y, "grad_output": grad_output}, None)
-        if grad_output.shape != y.shape:
-            raise GeometryError(f"vjp of {name}: grad_output must have y's shape {y.shape}, got {grad_output.shape}")
+        resolve(f"vjp of {name}", {"y": value, "grad_output": grad_output}, None)
+        if grad_output.shape != value.shape:
+            raise GeometryError(
+                f"vjp of {name}: grad_output must have y's shape {value.shape}, got {grad_output.shape}"
+            )
         gradients = call.pullback(grad_output)
         return tuple(gradients[key] for key in given)
 

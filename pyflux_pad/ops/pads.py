@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ..backends import Engine, resolve
 from ..geometry import PadGeometry, cached_pad_geometry, pad_geometry
@@ -115,8 +118,13 @@ def _pairs(padding: Any, ndim: int) -> tuple[tuple[int, int], ...]:
 
 
 def _check_value(x: Array, value: complex) -> None:
-    kind = str(x.dtype).rpartition(".")[2].lstrip(">=<|")
-    if isinstance(value, complex) and "complex" not in kind:
-        raise TypeError(f"pad: value={value!r} is complex, but x is {x.dtype}")
-    if "int" in kind and value != int(value.real):
-        raise TypeError(f"pad: value={value!r} is no integer, but x is {x.dtype}; give a whole number")
+    """Check that the dtype can hold the constant."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Complex):
+        raise TypeError(f"pad: value must be a number, got {value!r}")
+    kind = getattr(x.dtype, "name", str(x.dtype).rpartition(".")[2])
+    if not isinstance(value, numbers.Real) and "complex" not in kind:
+        raise TypeError(f"pad: value={value!r} is complex, but x is {kind}")
+    if "int" in kind:
+        limits = np.iinfo(kind)
+        if not limits.min <= value.real <= limits.max or value != int(value.real):
+            raise TypeError(f"pad: value={value!r} is no {kind}, of which x is; give an integer in its range")

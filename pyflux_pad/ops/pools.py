@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -220,8 +222,13 @@ def bind_pool(
         divisor_override = as_int(divisor_override, f"{operation}: divisor_override")
         if divisor_override == 0:
             raise GeometryError(f"{operation}: divisor_override must not be 0")
-    if kind == "lp" and not norm_type >= 1:
-        raise ValueError(f"{operation}: norm_type must be at least 1, got {norm_type!r}")
+    if isinstance(norm_type, bool) or not isinstance(norm_type, numbers.Real):
+        raise TypeError(f"{operation}: norm_type must be a real number, got {norm_type!r}")
+    if kind == "lp" and not 1 <= norm_type < math.inf:
+        raise ValueError(
+            f"{operation}: norm_type must be a finite number of at least 1, got {norm_type!r}; "
+            f"its limit at infinity is max_pool(abs({name}), ...)"
+        )
     geometry = pool_geometry(operation, tuple(x.shape[2:]), kernel_size, stride, padding, dilation, bool(ceil_mode))
     return PoolCall(
         engine, name, geometry, kind, x, bool(count_include_pad), divisor_override, float(norm_type),
