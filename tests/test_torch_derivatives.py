@@ -111,7 +111,7 @@ def test_every_entry(engine, case, dtype):
     second_order(function, operands, fast_mode=False, check_batched_grad=True)
 
 
-THIRD = ("1d_low_only", "1d_crop_low_pad_high", "1d_flip", "1d_groups", "1d_dilated_t", "1d_zeros_high_crop_low_t",
+THIRD = ("1d_low_only", "1d_crop_low_pad_high", "1d_flip", "1d_groups", "1d_strided_t", "1d_zeros_high_crop_low_t",
          "2d_leftover", "2d_flip_groups_dilated", "2d_depthwise_t", "3d_dilated_groups")
 
 
