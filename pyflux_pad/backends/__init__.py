@@ -258,7 +258,8 @@ def get(name: str) -> Engine:
         except ImportError as error:
             reason = _info(name, registration).reason or str(error)
             raise BackendUnavailable(f"backend {name!r} cannot run: {reason}; {registration.remedy}") from error
-        _ENGINES[name] = engine
+        if not _traced():
+            _ENGINES[name] = engine
     return engine
 
 
@@ -281,12 +282,19 @@ def family_of(operation: str, name: str, array: Array) -> str:
                 f"meaning (mask, matrix, ...) would be lost; pass a plain {registration.framework}.{cls.__name__}, "
                 f"e.g. numpy.asarray({name})"
             )
-        _FAMILIES[type(array)] = candidate
+        if not _traced():
+            _FAMILIES[type(array)] = candidate
         return candidate
     raise TypeError(
         f"{operation}: {name} is a {type(array).__module__}.{type(array).__qualname__}; it must be an array of "
         f"{', '.join(_REGISTRY)}; nothing is converted silently, so convert it first, e.g. numpy.asarray({name})"
     )
+
+
+def _traced() -> bool:
+    """Say whether torch is tracing Python: writing to the tables above would be a side effect of the traced program."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_compiling()
 
 
 class _Default:
@@ -360,7 +368,7 @@ def _adapted(name: str, family: str) -> Engine | None:
     adapted = _ADAPTED.get((name, family))
     if adapted is None:
         adapted = _adapt(engine, family)
-        if adapted is not None:
+        if adapted is not None and not _traced():
             _ADAPTED[(name, family)] = adapted
     return adapted
 

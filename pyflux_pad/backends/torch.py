@@ -71,7 +71,7 @@ class TorchEngine:
                     f"{operation}: {first} is on {array.device} but {name} is on {other.device}; "
                     f"move one of them, {name}.to({first}.device)"
                 )
-            if other.dtype != array.dtype and not torch.is_autocast_enabled(array.device.type):
+            if other.dtype != array.dtype and not autocasts(array.device.type):
                 raise TypeError(
                     f"{operation}: {first} is {array.dtype} but {name} is {other.dtype}; nothing is converted "
                     f"silently outside autocast, so convert one of them: {name}.to({first}.dtype)"
@@ -120,8 +120,11 @@ class TorchEngine:
             return _zeros(geometry.input_shape, grad_output, weight, bias)
         if geometry.flip_kernel:
             weight = _flip(weight)
-        symbolic = self.symbolic(grad_output, weight)
-        axes = [(_symbolic_crop if symbolic else _crop)(geometry, axis) for axis in range(geometry.ndim)]
+        symbolic, recorded = self.symbolic(grad_output, weight), self.records(grad_output, weight)
+        axes = [
+            _symbolic_crop(geometry, axis) if symbolic else _crop(geometry, axis, extends=not recorded)
+            for axis in range(geometry.ndim)
+        ]
         plain = all([crop.offset is None and crop.extend == (0, 0) for crop in axes])
         y = _CONV_TRANSPOSE[geometry.ndim](
             grad_output,
@@ -149,6 +152,7 @@ class TorchEngine:
         """Return the transpose by the weight: torch's own weight gradient of the padded input."""
         if _nothing_to_sum(geometry):
             return _zeros(geometry.weight_shape, x, grad_output, None)
+        x, grad_output = autocast(x.device.type, x, grad_output)  # convolution_backward has no autocast rule
         if x.is_complex():  # torch has no complex convolution_backward on the CPU; the operator is bilinear
             (xr, xi), (gr, gi) = (torch.view_as_real(t.resolve_conj()).unbind(-1) for t in (x, grad_output))
             real = self.conv_weight(geometry, xr, gr) - self.conv_weight(geometry, xi, gi)
@@ -337,11 +341,14 @@ class _Crop(NamedTuple):
     offset: int | None
 
 
-def _crop(geometry: ConvGeometry, axis: int) -> _Crop:
-    """Let torch crop the smaller side; an excess of the low crop below the stride is torch's output_padding."""
+def _crop(geometry: ConvGeometry, axis: int, extends: bool) -> _Crop:
+    """Let torch crop the smaller side; an excess of the low crop below the stride is torch's output_padding.
+
+    That one is used only where `extends` allows it: torch's third derivative with an output_padding is an error.
+    """
     low, (high, _) = geometry.padding[axis][0], geometry.slack[axis]
     s, d = geometry.stride[axis], geometry.dilation[axis]
-    if low >= 0 and 0 <= low - high < max(s, d):
+    if low >= 0 and (low == high or (extends and 0 < low - high < max(s, d))):
         return _Crop(low, low - high, (0, 0), None)
     both = max(min(low, high), 0)
     extend = (max(-low, 0), max(-high, 0))
@@ -358,6 +365,22 @@ def _symbolic_crop(geometry: ConvGeometry, axis: int) -> _Crop:
     if geometry.padding_from_sizes:
         return _Crop(0, 0, (0, 2 * (s - 1)), low)
     return _Crop(0, 0, (max(-low, 0), max(s - 1 - high, 0)), max(low, 0))
+
+
+def autocasts(device: str) -> bool:
+    """Say whether autocast is on for a device; not every device (meta) has it."""
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def autocast(device: str, *tensors: Array) -> list[Array]:
+    """Follow conv2d's rule: under autocast everything of float32 or lower precision takes the autocast dtype."""
+    if not autocasts(device):
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(device)
+    return [
+        tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
+        for tensor in tensors
+    ]
 
 
 def prepare(plan: ConvPlan, x: Array) -> Array:

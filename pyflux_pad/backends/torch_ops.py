@@ -17,11 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._functorch import TransformType
+from torch.autograd import forward_ad
 
 from ..derivatives import TABLE, pullback, tangent
 from ..geometry import ConvGeometry, ConvPlan, plan_conv
 from . import get
-from .torch import TorchEngine, keep, prepare
+from .torch import TorchEngine, autocast, keep, prepare
 
 Array = Any
 
@@ -165,19 +167,25 @@ def _function(name: str) -> type[torch.autograd.Function]:
 
         @staticmethod
         def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
-            gradients = pullback(
-                name, ctx.saved_tensors, grad_outputs[0], _with_geometry(ctx), _conjugate, ctx.needs_input_grad[:2]
-            )
+            saved = ctx.saved_tensors  # read once: checkpointing unpacks them anew each time
+            call, needed = _with_geometry(saved, ctx.flat), ctx.needs_input_grad[:2]
+            gradients = pullback(name, saved, grad_outputs[0], call, _conjugate, needed)
             return *gradients, *[None] * len(ctx.flat)
 
         @staticmethod
         def jvp(ctx: Any, *grad_inputs: torch.Tensor | None) -> torch.Tensor:
-            return tangent(name, ctx.saved_tensors, grad_inputs[:2], _with_geometry(ctx))
+            saved, tangents, levels = ctx.saved_tensors, grad_inputs[:2], _levels()
+            call = _with_geometry(saved, ctx.flat)
+            if TransformType.Jvp not in levels or TransformType.Vmap in levels:
+                return tangent(name, saved, tangents, call)
+            # torch runs this rule with forward mode off, which would drop the tangents of an outer forward mode.
+            with forward_ad._set_fwd_grad_enabled(True):
+                primals = tuple(forward_ad.unpack_dual(tensor).primal for tensor in saved)
+                return tangent(name, primals, tangents, call)
 
-    def _with_geometry(ctx: Any) -> Callable[[str, Array, Array], torch.Tensor]:
-        first, second = ctx.saved_tensors
-        geometry = _geometry(name, first.shape, second.shape, ctx.flat)
-        integers = ctx.flat[:_INTEGERS]
+    def _with_geometry(saved: tuple[Array, Array], flat: tuple[Any, ...]) -> Callable[[str, Array, Array], Array]:
+        first, second = saved
+        geometry, integers = _geometry(name, first.shape, second.shape, flat), flat[:_INTEGERS]
         return lambda other, a, b: operator(other, a, b, *integers, *_sizes(other, geometry))
 
     Operator.__name__ = Operator.__qualname__ = name
@@ -188,33 +196,38 @@ def _conjugate(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.conj() if tensor.is_complex() else tensor
 
 
-def _autocast(device: str, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Follow conv2d's rule: everything of float32 or lower precision takes the autocast dtype."""
-    if not torch.is_autocast_enabled(device):
-        return list(tensors)
-    dtype = torch.get_autocast_dtype(device)
-    return [
-        tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
-        for tensor in tensors
-    ]
-
-
 def _autocast_kernel(name: str, device: str, key: str) -> Callable[..., torch.Tensor]:
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
 
     def run(first: torch.Tensor, second: torch.Tensor, *flat: Any) -> torch.Tensor:
-        first, second = _autocast(device, first, second)
+        first, second = autocast(device, first, second)
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return getattr(_operators, name)(first, second, *flat)
 
     return run
 
 
+def _levels() -> list[Any]:
+    """Return the transforms of torch.func that are at work, outermost first."""
+    return [interpreter.key() for interpreter in torch._C._functorch.get_interpreter_stack() or ()]
+
+
+def _refuse_nested_forward_mode(name: str) -> None:
+    """Raise where torch would lose the outer tangent without a word: forward over forward mode, vectorised."""
+    levels = _levels()
+    if levels.count(TransformType.Jvp) > 1 and TransformType.Vmap in levels:
+        raise RuntimeError(
+            f"pyflux_pad::{name}: torch cannot vectorise forward mode over forward mode (jacfwd of jacfwd) through an "
+            f"autograd.Function; take jacrev or hessian, or nest torch.func.jvp without vmap"
+        )
+
+
 def operator(name: str, first: torch.Tensor, second: torch.Tensor, *flat: Any) -> torch.Tensor:
     """Front door of an operator: the autograd function in eager mode, one graph node under compile and export."""
     if torch.compiler.is_compiling():
         return getattr(_operators, name)(first, second, *flat)
-    first, second = _autocast(first.device.type, first, second)
+    _refuse_nested_forward_mode(name)
+    first, second = autocast(first.device.type, first, second)
     return _FUNCTIONS[name].apply(first, second, *flat)
 
 
