@@ -276,7 +276,7 @@ def both_orders(function, *leaves):
 
     y = function(*leaves)
     first = torch.autograd.grad((y**3).sum(), leaves, create_graph=True)
-    second = torch.autograd.grad(sum((g**2).sum() for g in first), leaves)
+    second = torch.autograd.grad([(g**2).sum() for g in first], leaves)
     return y, *first, *second
 
 

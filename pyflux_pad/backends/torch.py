@@ -191,7 +191,7 @@ class TorchEngine:
         if any(pads) and isinstance(value, complex):
             return torch.complex(F.pad(x.real, pads, value=value.real), F.pad(x.imag, pads, value=value.imag))
         if any(pads):
-            return F.pad(x, pads, value=value)
+            return F.pad(x, pads, value=value.real)
         return x if sources else x.clone()  # never the input itself
 
     def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C._functorch import TransformType
+from torch._C._functorch import TransformType, get_interpreter_stack  # pyright: ignore[reportAttributeAccessIssue]
 from torch.autograd import forward_ad
 
 from ..derivatives import TABLE, pullback, tangent
@@ -180,8 +180,8 @@ def _function(name: str) -> type[torch.autograd.Function]:
                 return tangent(name, saved, tangents, call)
             # torch runs this rule with forward mode off, which would drop the tangents of an outer forward mode.
             with forward_ad._set_fwd_grad_enabled(True):
-                primals = tuple(forward_ad.unpack_dual(tensor).primal for tensor in saved)
-                return tangent(name, primals, tangents, call)
+                first, second = (forward_ad.unpack_dual(tensor).primal for tensor in saved)
+                return tangent(name, (first, second), tangents, call)
 
     def _with_geometry(saved: tuple[Array, Array], flat: tuple[Any, ...]) -> Callable[[str, Array, Array], Array]:
         first, second = saved
@@ -209,7 +209,7 @@ def _autocast_kernel(name: str, device: str, key: str) -> Callable[..., torch.Te
 
 def _levels() -> list[Any]:
     """Return the transforms of torch.func that are at work, outermost first."""
-    return [interpreter.key() for interpreter in torch._C._functorch.get_interpreter_stack() or ()]
+    return [interpreter.key() for interpreter in get_interpreter_stack() or ()]
 
 
 def _refuse_nested_forward_mode(name: str) -> None:
