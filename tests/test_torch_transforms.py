@@ -14,6 +14,7 @@ import shutil
 import pytest
 from cases import CONV_CASES, arrays
 from engines import ENGINES
+from twins import close, conv_by_torch, cubed, twins
 
 import pyflux_pad as pp
 
@@ -38,47 +39,6 @@ CASES = {case.name: case for case in CONV_CASES if case.name in (
     "3d_dilated_groups")}
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 operators = pytest.mark.parametrize("operator", ("conv", "conv_input", "conv_weight"))
-
-
-def close(found, expected, rtol=1e-10):
-    """Compare tensors or trees of them."""
-    torch.testing.assert_close(found, expected, rtol=rtol, atol=rtol)
-
-
-# ---------------------------------------------------------------- the same function twice
-
-
-def conv_by_torch(x, weight, bias=None, *, stride=1, padding, dilation=1, groups=1, flip_kernel=False):
-    """The convolution in torch's own operators."""
-    axes = len(padding)
-    if flip_kernel:
-        weight = weight.flip(list(range(2, weight.ndim)))
-    x = F.pad(x, [side for pair in reversed(padding) for side in pair])
-    return (F.conv1d, F.conv2d, F.conv3d)[axes - 1](x, weight, bias, stride, 0, dilation, groups)
-
-
-def transpose_by_torch(shape, function, cotangent):
-    """The transpose of a linear function of a tensor of this shape."""
-    return func.vjp(function, cotangent.new_zeros(shape))[1](cotangent.conj())[0].conj()  # vjp conjugates
-
-
-def twins(engine, case, operator, dtype="float64"):
-    """Return an operator as a function of two tensors, by the package and by torch, and two operands."""
-    x, weight, _, grad = (torch.tensor(a) for a in arrays(case, dtype))
-    settings = {**case.arguments, "backend": engine.backend}
-    reference = functools.partial(conv_by_torch, **case.arguments)
-    if operator == "conv":
-        return functools.partial(pp.conv, **settings), reference, (x, weight)
-    if operator == "conv_input":
-        return (lambda w, g: pp.conv_input(case.x_shape, w, g, **settings),
-                lambda w, g: transpose_by_torch(case.x_shape, lambda x: reference(x, w), g), (weight, grad))
-    return (lambda x, g: pp.conv_weight(x, case.weight_shape, g, **settings),
-            lambda x, g: transpose_by_torch(case.weight_shape, lambda w: reference(x, w), g), (x, grad))
-
-
-def cubed(function):
-    """Return a scalar loss whose every derivative up to the third is one of the function too."""
-    return lambda a, b: function(a, b).pow(3).mean()
 
 
 # ---------------------------------------------------------------- torch.func
@@ -129,8 +89,8 @@ TRANSFORMS = {
 }
 
 
-# torch runs the forward rule of an autograd.Function without an outer forward mode: the carried engine must refuse.
-NOT_CARRIED = ("forward over forward", "jacfwd of jacfwd")
+# torch cannot vectorise forward mode over forward mode through an autograd.Function: the carried engine must refuse.
+NOT_CARRIED = ("jacfwd of jacfwd",)
 
 
 def loud_or_right(run, expected):
@@ -160,6 +120,42 @@ def test_transform(engine, case, operator, transform):
         close(run(), expected)
 
 
+def summed(tensor):
+    return tensor.pow(2).sum() + tensor.sum()
+
+
+# Each makes a scalar function of two operands out of another.
+NESTED = {
+    "jvp 0": lambda f: lambda a, b: func.jvp(lambda a: f(a, b), (a,), (a.cos(),))[1],
+    "jvp 1": lambda f: lambda a, b: func.jvp(lambda b: f(a, b), (b,), (b.sin(),))[1],
+    "jvp": lambda f: lambda a, b: func.jvp(f, (a, b), (a.cos(), b.sin()))[1],
+    "grad 0": lambda f: lambda a, b: summed(func.grad(f, 0)(a, b)),
+    "grad 1": lambda f: lambda a, b: summed(func.grad(f, 1)(a, b)),
+    "vmap 0": lambda f: lambda a, b: summed(func.vmap(f, (0, None))(batch(a), b)),
+    "vmap 1": lambda f: lambda a, b: summed(func.vmap(f, (None, 0))(a, batch(b))),
+    "vmap": lambda f: lambda a, b: summed(func.vmap(f)(batch(a), batch(b).cos())),
+    "jacfwd 1": lambda f: lambda a, b: summed(func.jacfwd(f, 1)(a, b)),
+    "jacrev 0": lambda f: lambda a, b: summed(func.jacrev(f, 0)(a, b)),
+}
+
+
+@on_tensors
+@operators
+@pytest.mark.parametrize("outer", NESTED)
+@pytest.mark.parametrize("inner", NESTED)
+def test_nested_transforms(engine, operator, inner, outer):
+    """Only a vectorised forward mode over forward mode may be refused."""
+    ours, reference, (a, b) = twins(engine, CASES["1d_low_only"], operator)
+
+    def run(function):
+        return NESTED[outer](NESTED[inner](lambda a, b: summed(function(a, b))))(a, b)
+
+    if engine is CARRIED and all(name.startswith(("jvp", "jacfwd")) for name in (inner, outer)):
+        loud_or_right(lambda: run(ours), run(reference))
+    else:
+        close(run(ours), run(reference))
+
+
 @on_tensors
 def test_per_sample_gradients_of_a_layer(engine):
     """One image at a time, with a batch axis of one, as torch's own tutorial does it."""
@@ -177,12 +173,6 @@ def test_per_sample_gradients_of_a_layer(engine):
 
 
 # ---------------------------------------------------------------- compile
-
-COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-COMPILERS = ("eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.skipif(
-    COMPILER is None, reason="torch.compile's inductor needs a C++ compiler, and none is on the path")))
-compilers = pytest.mark.parametrize("compiler", COMPILERS)
-
 
 @pytest.fixture
 def fresh_dynamo():
