@@ -13,7 +13,7 @@ README = pathlib.Path(__file__).parent.parent / "README.md"
 @pytest.mark.engine("torch")
 def test_examples():
     blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", README.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names = {}
     for code, shown in blocks:
         printed = io.StringIO()
@@ -22,4 +22,5 @@ def test_examples():
         assert printed.getvalue() == shown
     assert names["padding"].pairs == ((9, 0), (9, 0))
     assert names["grad_weight"].shape == names["weight"].shape
+    assert names["pads"]["0"].pairs == ((1, 1), (1, 1))
     assert names["kernel"].grad.shape == names["kernel"].shape
