@@ -40,7 +40,7 @@ def call_costs() -> list[tuple[str, float, float, float]]:
     x, weight = torch.randn(1, 2, 6, 6), torch.randn(2, 2, 3, 3)
     same_calls: dict[str, tuple[object, Callable[[], torch.Tensor]]] = {
         "symmetric": (1, lambda: F.conv2d(x, weight, padding=1)),
-        "crop": (((1, 0), (0, 1)), lambda: F.conv2d(x, weight, padding=1)[:, :, :5, 1:].contiguous()),
+        "crop": (((1, 0), (0, 1)), lambda: F.conv2d(x, weight, padding=1).narrow(2, 0, 5).narrow(3, 1, 5).contiguous()),
         "residual": (((1, 0), (0, 1)), lambda: F.conv2d(F.pad(x, (0, 1, 1, 0)), weight)),
     }
     rows = []
@@ -48,7 +48,7 @@ def call_costs() -> list[tuple[str, float, float, float]]:
         planned = plan(x.shape, weight.shape, padding=padding, backend="torch", strategy=strategy)  # type: ignore
         calls = (torch_calls, lambda p=planned: p(x, weight), lambda pad=padding: conv(x, weight, padding=pad))  # type: ignore
         rounds = [[_microseconds(call) for call in calls] for _ in range(_REPEATS)]
-        raw, ours, unplanned = map(statistics.median, zip(*rounds, strict=True))
+        raw, ours, unplanned = map(min, zip(*rounds, strict=True))  # the rest is what the machine did meanwhile
         rows.append((strategy, raw, ours, unplanned))
     return rows
 
