@@ -1,6 +1,6 @@
 """Convolution with a different padding on every side, right to the last derivative, on engines that agree."""
 
-from .backends import BackendInfo, BackendUnavailable, available_backends, set_default_backend
+from .backends import BackendInfo, BackendUnavailable, available_backends, julia_info, set_default_backend
 from .ops import (
     Plan,
     adaptive_avg_pool,
@@ -85,6 +85,7 @@ __all__ = [
     "conv_transpose3d",
     "conv_weight",
     "fold",
+    "julia_info",
     "lp_pool",
     "lp_pool1d",
     "lp_pool2d",

@@ -1,4 +1,4 @@
-"""What the package itself costs: the import beyond NumPy's, and the Python of a call beyond torch's own calls.
+"""What the package itself costs: the import beyond NumPy's, and a call beyond the engine's own.
 
 Run ``python -m pyflux_pad.bench``. Every figure is a difference or a ratio of two things measured in turn in one run.
 """
@@ -11,7 +11,9 @@ import sys
 import time
 import timeit
 from collections.abc import Callable
+from typing import Any
 
+from .backends import available_backends
 from .ops import conv, plan
 
 _REPEATS = 11
@@ -53,6 +55,71 @@ def call_costs() -> list[tuple[str, float, float, float]]:
     return rows
 
 
+_INSIDE_JULIA = """
+function(x, w, low, number)
+    dims = NNlib.DenseConvDims(x, w; padding=(low, 0, low, 0), flipkernel=true)
+    y = NNlib.conv(x, w, dims)
+    start = time_ns()
+    for _ in 1:number
+        NNlib.conv!(y, x, w, dims)
+    end
+    return (time_ns() - start) / number / 1000
+end
+"""
+
+
+def julia_start() -> tuple[float, float]:
+    """Return the seconds that a fresh process needs to start Julia with everything, and for its first convolution."""
+    program = (
+        "import time; t = time.perf_counter(); import numpy as np, pyflux_pad as pp; pp.julia_info(); "
+        "u = time.perf_counter(); x = np.ones((2, 3, 16, 16), 'f'); w = np.ones((4, 3, 3, 3), 'f'); "
+        "pp.conv(x, w, backend='julia'); print(u - t, time.perf_counter() - u)"
+    )
+
+    def seconds() -> tuple[float, float]:
+        start, first = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        ).stdout.split()
+        return float(start), float(first)
+
+    seconds()  # fill the file cache, and Julia's own
+    starts, firsts = zip(*[seconds() for _ in range(3)], strict=True)
+    return statistics.median(starts), statistics.median(firsts)
+
+
+def julia_calls() -> list[tuple[str, float, float, float]]:
+    """Return, per size, microseconds of NNlib timed inside Julia, and of `conv` on NumPy arrays and on tensors."""
+    import numpy as np
+    import torch
+
+    from .backends import julia_info
+
+    julia_info()
+    import juliacall
+
+    module: Any = juliacall.newmodule("Bench")
+    module.seval("import NNlib")
+    inside, dense = module.seval(_INSIDE_JULIA), module.seval("Array")
+    rows = []
+    for name, x_shape, w_shape, number in (
+        ("tiny", (1, 2, 6, 6), (2, 2, 3, 3), 2000),
+        ("about 1 ms", (1, 16, 48, 48), (16, 16, 3, 3), 100),
+        ("about 10 ms", (4, 32, 64, 64), (32, 32, 3, 3), 10),
+    ):
+        x, w = np.ones(x_shape, np.float32), np.ones(w_shape, np.float32)
+        operands, tensors, pads = (dense(x.T), dense(w.T)), (torch.from_numpy(x), torch.from_numpy(w)), ((1, 0), (1, 0))
+        rounds = [
+            (
+                inside(*operands, 1, number),
+                _microseconds(lambda x=x, w=w, pads=pads: conv(x, w, padding=pads, backend="julia"), number),
+                _microseconds(lambda t=tensors, pads=pads: conv(*t, padding=pads, backend="julia"), number),
+            )
+            for _ in range(_REPEATS)
+        ]
+        rows.append((name, *map(min, zip(*rounds, strict=True))))
+    return rows
+
+
 def _microseconds(call: Callable[[], object], number: int = 2000) -> float:
     return timeit.timeit(call, number=number) / number * 1e6
 
@@ -64,6 +131,11 @@ def main() -> None:
     print(f"{'strategy':10} {'torch calls':>12} {'planned':>9} {'above':>7} {'conv':>8} {'above':>7}   microseconds")
     for strategy, raw, ours, unplanned in call_costs():
         print(f"{strategy:10} {raw:12.1f} {ours:9.1f} {ours - raw:7.1f} {unplanned:8.1f} {unplanned - raw:7.1f}")
+    if available_backends()["julia"].available:
+        print("Julia: start {:.2f} s, first convolution {:.2f} s, in fresh processes".format(*julia_start()))
+        print(f"{'size':12} {'in Julia':>10} {'numpy':>10} {'above':>7} {'torch':>10} {'above':>7}   microseconds")
+        for name, raw, ours, tensors in julia_calls():
+            print(f"{name:12} {raw:10.1f} {ours:10.1f} {ours - raw:7.1f} {tensors:10.1f} {tensors - raw:7.1f}")
     print(f"({time.perf_counter() - start:.0f} s)")
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``pyflux-pad info``, ``pads`` and ``check``.
+"""The command line: ``pyflux-pad info``, ``julia``, ``pads`` and ``check``.
 
 Every command first builds a record of plain values and then prints it, as tables for people or with ``--json`` for
 programs. Wrong values end in one line and exit status 2; ``check`` exits with 1 if an engine is wrong.
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         record = arguments.record(arguments)
-    except ValueError as error:
+    except (ValueError, pp.BackendUnavailable) as error:
         print(f"pyflux-pad {arguments.command}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     print(json.dumps(record, indent=2) if arguments.json else "\n".join(arguments.text(record)))
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_info(commands)
     _add_pads(commands)
     _add_check(commands)
+    _add_julia(commands)
     return parser
 
 
@@ -118,6 +119,28 @@ def _info_text(record: dict[str, Any]) -> Iterator[str]:
             yield ""
             yield f"{engine['name']} is missing: {engine['reason']}"
             yield f"  remedy: {engine['remedy']}"
+
+
+# --------------------------------------------------------------------------------------------------------------- julia
+
+
+def _add_julia(commands: Any) -> None:
+    summary = "start Julia and say what runs: versions, project, threads, BLAS"
+    command = _add_command(commands, "julia", summary, _julia, _julia_text)
+    command.add_argument("--install", action="store_true", help="install Julia and NNlib first, where they are missing")
+
+
+def _julia(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.install:
+        from .backends.julia.runtime import install  # imports juliapkg, which not every installation has
+
+        install()
+    return dict(vars(pp.julia_info()))
+
+
+def _julia_text(record: dict[str, Any]) -> Iterator[str]:
+    width = max(map(len, record))
+    yield from (f"{name.replace('_', ' '):{width}}  {value}" for name, value in record.items())
 
 
 # ---------------------------------------------------------------------------------------------------------------- pads

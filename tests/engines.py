@@ -27,7 +27,7 @@ def status(name):
     backend = pyflux_pad.available_backends().get(name)
     if backend is None:
         return Status(False, None, "no such engine in this version")
-    reason = "" if backend.available else "; ".join(filter(None, (backend.reason, backend.remedy)))
+    reason = "" if backend.available else "; ".join(" ".join(text.split()) for text in (backend.reason, backend.remedy))
     return Status(bool(backend.available), backend.version, reason)
 
 
@@ -112,4 +112,10 @@ ENGINES = (
     Engine("numpy", "numpy", tensors=False),
     Engine("torch", "torch", tensors=True),
     Engine("numpy-under-torch", "numpy", tensors=True, backend="numpy"),
+    Engine("julia", "julia", tensors=False, backend="julia"),
+    Engine("julia-under-torch", "julia", tensors=True, backend="julia"),
 )
+CARRIED = next(e for e in reversed(ENGINES) if e.tensors and (e.computes == "numpy" or status(e.computes).runs))
+"""An engine under torch's operators, which are the same for all of them: Julia's where there is one."""
+TENSOR_ENGINES = (ENGINES[1], CARRIED)
+"""What the long tests of torch's transforms and derivatives run on."""

@@ -32,7 +32,7 @@ def python(code, **environment):
 
 def test_available_backends():
     found = pp.available_backends()
-    assert set(found) == {"numpy", "torch"}
+    assert set(found) == {"numpy", "torch", "julia"}
     assert found["numpy"].available
     assert found["numpy"].version == np.__version__
     assert found["numpy"].device == "cpu"

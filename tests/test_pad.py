@@ -11,7 +11,7 @@ import cases
 import numpy as np
 import oracle
 import pytest
-from engines import ENGINES
+from engines import ENGINES, TENSOR_ENGINES
 from test_bad_input import refused
 from test_golden import GOLDEN, Golden
 from test_random import run
@@ -22,7 +22,6 @@ from pyflux_pad import GeometryError, Padding
 NUMPY_NAMES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap",
                "symmetric": "symmetric"}
 MODES = tuple(NUMPY_NAMES)
-TENSORS = tuple(engine for engine in ENGINES if engine.tensors)
 every_mode = pytest.mark.parametrize("mode", MODES)
 # torch's forward mode loads torch.jit.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -105,8 +104,8 @@ def pad_cases(seed, count):
 
 
 CHUNK = 500
-SEEDS = {"numpy": range(10), "torch": range(2), "numpy-under-torch": range(1)}
-WORK = [pytest.param(engine, seed, id=f"{engine}-{seed}") for engine in ENGINES for seed in SEEDS[str(engine)]]
+SEEDS = {"numpy": range(10), "torch": range(2), "numpy-under-torch": range(1), "julia": range(10)}
+WORK = [pytest.param(engine, seed, id=f"{engine}-{seed}") for engine in ENGINES for seed in SEEDS.get(engine.id, ())]
 
 
 def test_coverage(record_property):
@@ -216,7 +215,7 @@ def torch_x(dtype, *shape):
 
 @every_mode
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize("engine", TENSORS, ids=str)
+@pytest.mark.parametrize("engine", TENSOR_ENGINES, ids=str)
 def test_gradcheck(engine, dtype, mode):
     import torch
 
@@ -235,7 +234,7 @@ def test_gradcheck(engine, dtype, mode):
 
 
 @every_mode
-@pytest.mark.parametrize("engine", TENSORS, ids=str)
+@pytest.mark.parametrize("engine", TENSOR_ENGINES, ids=str)
 def test_gradcheck_of_a_convolution(engine, mode):
     import torch
 
@@ -250,7 +249,7 @@ def test_gradcheck_of_a_convolution(engine, mode):
 
 
 @every_mode
-@pytest.mark.parametrize("engine", TENSORS, ids=str)
+@pytest.mark.parametrize("engine", TENSOR_ENGINES, ids=str)
 def test_detached_convolution_to_the_second_order(engine, mode):
     """Equal to a convolution of the padded image whose added cells are constants, in both orders."""
     import torch
@@ -330,7 +329,7 @@ def test_detached_cells_take_part_in_the_weight_gradient(engine):
 
 @EXAMPLE
 @pytest.mark.parametrize("way", ["compile", "vmap", "compiled vmap"])
-@pytest.mark.parametrize("engine", TENSORS, ids=str)
+@pytest.mark.parametrize("engine", TENSOR_ENGINES, ids=str)
 def test_detach_example_transformed(engine, way, kernel, detach, expected):
     import torch
 

@@ -7,7 +7,7 @@ import cases
 import numpy as np
 import oracle_pools as oracle
 import pytest
-from engines import ENGINES
+from engines import ENGINES, TENSOR_ENGINES
 from pool_cases import pool_cases, with_indices
 from test_bad_input import refused
 from test_random import run
@@ -15,7 +15,6 @@ from test_random import run
 import pyflux_pad as pp
 from pyflux_pad import GeometryError
 
-TENSORS = tuple(engine for engine in ENGINES if engine.tensors)
 # torch's forward mode loads torch.jit.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
@@ -24,8 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
 
 CHUNK = 500
-SEEDS = {"numpy": range(10), "torch": range(3), "numpy-under-torch": range(1)}
-WORK = [pytest.param(engine, seed, id=f"{engine}-{seed}") for engine in ENGINES for seed in SEEDS[str(engine)]]
+SEEDS = {"numpy": range(10), "torch": range(3), "numpy-under-torch": range(1), "julia": range(10)}
+WORK = [pytest.param(engine, seed, id=f"{engine}-{seed}") for engine in ENGINES for seed in SEEDS.get(engine.id, ())]
 
 
 def test_coverage(record_property):
@@ -204,7 +203,7 @@ DIFFERENTIABLE = {
 
 
 @pytest.mark.parametrize("name", [*DIFFERENTIABLE, "fold"])
-@pytest.mark.parametrize("engine", TENSORS, ids=str)
+@pytest.mark.parametrize("engine", TENSOR_ENGINES, ids=str)
 def test_gradcheck(engine, name):
     """First and second derivatives of every pool."""
     import torch

@@ -9,7 +9,7 @@ import functools
 import numpy as np
 import pytest
 from cases import CONV_CASES, TRANSPOSED_CASES, TransposedCase, arrays, random_cases
-from engines import ENGINES
+from engines import TENSOR_ENGINES
 
 import pyflux_pad as pp
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
 ]
 
-on_tensors = pytest.mark.parametrize("engine", [e for e in ENGINES if e.tensors], ids=str)
+on_tensors = pytest.mark.parametrize("engine", TENSOR_ENGINES, ids=str)
 convs = pytest.mark.parametrize("case", CONV_CASES, ids=str)
 # The table's transposed cases with output_padding, made thirty with random ones.
 TRANSPOSED = TRANSPOSED_CASES + tuple(c for c in random_cases(0, 40, transposed=True)

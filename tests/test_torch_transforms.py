@@ -13,7 +13,7 @@ import shutil
 
 import pytest
 from cases import CONV_CASES, arrays
-from engines import ENGINES
+from engines import CARRIED, TENSOR_ENGINES
 from twins import close, conv_by_torch, cubed, twins
 
 import pyflux_pad as pp
@@ -31,8 +31,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace the builtin:UserWarning"),
 ]
 
-TENSOR_ENGINES = [e for e in ENGINES if e.tensors]
-CARRIED = next(e for e in TENSOR_ENGINES if e.backend)
 on_tensors = pytest.mark.parametrize("engine", TENSOR_ENGINES, ids=str)
 CASES = {case.name: case for case in CONV_CASES if case.name in (
     "1d_low_only", "1d_groups", "2d_four_sides", "2d_leftover", "2d_flip_groups_dilated", "2d_crop_one_pad_other",

@@ -141,6 +141,8 @@ class Registration(NamedTuple):
         Installed packages that may carry the framework; the first one found gives the version.
     remedy
         What to do where it is missing.
+    missing
+        Looks for what the framework needs besides itself; returns (reason, remedy) if that is not there.
     """
 
     load: Callable[[], Engine]
@@ -149,6 +151,7 @@ class Registration(NamedTuple):
     exact: bool
     distributions: tuple[str, ...]
     remedy: str
+    missing: Callable[[], tuple[str, str] | None] = lambda: None
 
 
 _REGISTRY: dict[str, Registration] = {}
@@ -172,6 +175,21 @@ def _load_torch() -> Engine:
     return ENGINE
 
 
+def _load_julia() -> Engine:
+    from .julia import ENGINE
+    from .julia.runtime import running
+
+    if not _traced():  # torch can neither trace nor needs a running Julia: the kernels start it
+        running()
+    return ENGINE
+
+
+def _missing_julia() -> tuple[str, str] | None:
+    from .julia.runtime import missing
+
+    return missing()
+
+
 register(
     "numpy",
     Registration(_load_numpy, "numpy", "ndarray", True, ("numpy",), "pip install numpy"),
@@ -180,6 +198,31 @@ register(
     "torch",
     Registration(_load_torch, "torch", "Tensor", False, ("torch",), "pip install 'pyflux-pad[torch]'"),
 )
+register(
+    "julia",
+    # No array chooses it: it computes on NumPy's, when it is named.
+    Registration(_load_julia, "juliacall", "", True, ("juliacall",), "pip install 'pyflux-pad[julia]'", _missing_julia),
+)
+
+
+def julia_info() -> Any:
+    """Start Julia, if it is not running, and return what runs: versions, project, threads, BLAS.
+
+    Returns
+    -------
+    JuliaInfo
+        `julia`, `nnlib`, `flux`, `juliacall` (versions), `executable`, `project`, `threads`, `blas`,
+        `handle_signals`, `started_here`; printed one per line.
+
+    Raises
+    ------
+    BackendUnavailable
+        If Julia cannot be started, with the reason and the remedy.
+    """
+    get("julia")
+    from .julia.runtime import running
+
+    return running().info()
 
 
 @dataclass(frozen=True)
@@ -221,7 +264,8 @@ def _info(name: str, registration: Registration) -> BackendInfo:
             break
         except importlib.metadata.PackageNotFoundError:
             continue
-    return BackendInfo(name, version, _device(registration, version), True)
+    reason, remedy = registration.missing() or ("", "")
+    return BackendInfo(name, version, _device(registration, version), not reason, reason, remedy)
 
 
 def _device(registration: Registration, version: str) -> str:

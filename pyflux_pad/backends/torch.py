@@ -27,21 +27,19 @@ from ..padding import source_index
 from . import Engine
 from .numpy import NumpyEngine
 
-try:
-    from torch.fx.experimental.symbolic_shapes import has_static_value
-except ImportError:  # older torch cannot tell under compile: treat every size as symbolic there
-
-    def has_static_value(a: Any) -> bool:
-        """Say whether a size is known to be constant."""
-        return not torch.compiler.is_compiling() and type(a) is int
-
-
 Array = Any
 Windows = PoolGeometry | AdaptiveGeometry
 
 
-def _is_plain(size: Any) -> bool:
-    return type(size) is int
+def _is_static(size: Any) -> bool:
+    """Say whether a size is known to be constant; under compile symbolic ones look like ints."""
+    if not torch.compiler.is_compiling():
+        return type(size) is int
+    try:  # imported here, because it brings sympy with it, which takes longer than the rest of this module
+        from torch.fx.experimental.symbolic_shapes import has_static_value
+    except ImportError:  # older torch cannot tell
+        return False
+    return has_static_value(size)
 
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -79,8 +77,7 @@ class TorchEngine:
 
     def symbolic(self, *arrays: Array) -> bool:
         """Say whether a size is symbolic, or cannot be told from a symbolic one."""
-        static = has_static_value if torch.compiler.is_compiling() else _is_plain
-        return not all([static(size) for array in arrays for size in array.shape])
+        return not all([_is_static(size) for array in arrays for size in array.shape])
 
     def traced(self) -> bool:
         """Say whether torch.compile or torch.export is tracing."""

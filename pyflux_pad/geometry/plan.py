@@ -235,7 +235,12 @@ def _axis(geometry: ConvGeometry, axis: int, name: str, symbolic: bool = False) 
         return AxisPlan("native", (0, 0), (0, 0), (low, high), 0, out)
     lowest, highest = geometry.slack[axis]
     if name == "symmetric":
-        if not (0 <= low and lowest <= low <= highest):
+        if low < 0:
+            raise GeometryError(
+                f"plan: the low pad {low} on spatial axis {axis} is negative, and no engine's symmetric padding cuts; "
+                f"leave strategy=None, which cuts the input first"
+            )
+        if not lowest <= low <= highest:
             raise GeometryError(
                 f"plan: no symmetric padding equals ({low}, {high}) on spatial axis {axis}: the high pad must lie in "
                 f"[{lowest}, {highest}]; leave strategy=None"
