@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -180,14 +181,23 @@ def _start() -> Runtime:
         threads = os.environ.get("PYTHON_JULIACALL_THREADS") or os.environ.get("JULIA_NUM_THREADS") or "1"
         os.environ.setdefault("PYTHON_JULIACALL_HANDLE_SIGNALS", "no" if threads == "1" else "yes")
         os.environ.setdefault("PYTHON_JULIACALL_STARTUP_FILE", "no")
+    elif not _is_julias_first_thread():
+        raise BackendUnavailable(
+            "backend 'julia' cannot be used on this thread yet: juliacall was started on another one, whose help "
+            "Julia's collector needs; call pyflux_pad.julia_info() once on that thread (as a rule the main thread)"
+        )
     try:
-        started = Runtime(_on_main_thread_or_parked(_load), started_here)
+        started = Runtime(_on_main_thread_or_parked(_load) if started_here else _load(), started_here)
+    except ImportError:
+        raise
     except BackendUnavailable as error:
         _state.refusal = str(error)
         raise
     except Exception as error:
         _state.refusal = _failure(error)
         raise BackendUnavailable(_state.refusal) from error
+    if started_here and started.handles_signals:
+        _take_back_interrupts()
     os.register_at_fork(after_in_child=_after_fork)
     # Registered after juliacall's own hook, so it runs before it: the last call ends, then no new one is let in.
     atexit.register(_before_exit)
@@ -375,6 +385,18 @@ def _juliacall_version() -> str:
 # ---------------------------------------------------------------------- threads, fork, exit
 
 
+def _is_julias_first_thread() -> bool:
+    """Say whether a Julia that others started was started on this thread."""
+    import juliacall
+
+    config: dict[str, Any] = juliacall.CONFIG
+    if not config.get("inited"):
+        return True  # there is no Julia, which is said elsewhere
+    on_a_julia_thread = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("jl_get_pgcstack", config["lib"]))
+    number = ctypes.PYFUNCTYPE(ctypes.c_int16)(("jl_threadid", config["lib"]))
+    return bool(on_a_julia_thread()) and number() == 0
+
+
 def _mark_gc_safe(internal: str) -> None:
     """Tell Julia's collector not to wait for this thread while it runs Python.
 
@@ -385,6 +407,15 @@ def _mark_gc_safe(internal: str) -> None:
     enter = getattr(library, "jl_gc_safe_enter", None) or library.ijl_gc_safe_enter
     enter.restype, enter.argtypes = ctypes.c_int8, []
     enter()
+
+
+def _take_back_interrupts() -> None:
+    """Make Ctrl-C a KeyboardInterrupt again: a Julia that handles signals ends the process at it."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGINT, handler)
+        if hasattr(signal, "pthread_sigmask"):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _on_main_thread_or_parked(start: Any) -> Any:
@@ -410,6 +441,14 @@ def _on_main_thread_or_parked(start: Any) -> Any:
 
 
 def _after_fork() -> None:
+    import juliacall
+
+    # What juliacall does at exit would crash here: its hook, which looks up this name, ends a Julia whose threads are
+    # gone, and freeing its Julia objects calls into that Julia. They are given a reference that is never returned.
+    config: dict[str, Any] = juliacall.CONFIG
+    config["lib"].jl_atexit_hook = lambda status: None
+    for value in vars(juliacall).values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
     _state.lock = threading.RLock()  # the parent's may be held by a thread that does not exist here
     _state.refusal = (
         "backend 'julia' cannot run in a process that was forked after Julia started: Julia's threads and collector do "
