@@ -24,24 +24,13 @@ Windows = PoolGeometry | AdaptiveGeometry
 
 _CODES = {"float32": 1, "float64": 2, "complex64": 3, "complex128": 4}
 """Number of each element type, from 1, in the order of PyFluxPad.TYPES."""
-_DTYPES = ("float16", "bfloat16", *_CODES)
 
 
 class JuliaEngine(NumpyEngine):
-    """NumPy arrays on NNlib."""
+    """NumPy arrays on NNlib. Padding and maxima of integers, unfold and fold are the reference engine's."""
 
     name = "julia"
     takes_out = False
-
-    def check(self, operation: str, arrays: dict[str, Array]) -> None:
-        """Raise TypeError for dtypes that NNlib has no kernel for, and for mixtures."""
-        name, array = next(iter(arrays.items()))
-        if array.dtype.name not in _DTYPES:
-            raise TypeError(
-                f"{operation}: {name} has dtype {array.dtype.name}; backend 'julia' computes {', '.join(_DTYPES)}; "
-                f"convert it with {name}.astype(...), or use backend='numpy'"
-            )
-        super().check(operation, arrays)
 
     def conv(
         self,
@@ -80,6 +69,8 @@ class JuliaEngine(NumpyEngine):
 
     def pad(self, geometry: PadGeometry, x: Array, value: complex = 0.0) -> Array:
         """Return the padded array."""
+        if not _computes(x):
+            return super().pad(geometry, x, value)
         x, dtype = _dense(x), native(x.dtype)
         index = _pad_index(geometry)
         result = np.empty((*x.shape[:2], *geometry.output_size), x.dtype)
@@ -90,6 +81,8 @@ class JuliaEngine(NumpyEngine):
 
     def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:
         """Return the transpose of `pad`."""
+        if not _computes(grad_output):
+            return super().pad_transpose(geometry, grad_output)
         grad, dtype = _dense(grad_output), native(grad_output.dtype)
         result = np.empty((*grad.shape[:2], *geometry.input_size), grad.dtype)
         integers = _planes(grad, geometry.input_size, geometry.output_size)
@@ -98,6 +91,8 @@ class JuliaEngine(NumpyEngine):
 
     def max_pool(self, geometry: Windows, x: Array, with_indices: bool = True) -> tuple[Array, Array]:
         """Return the maxima and their flat indices: first on ties, last on NaN, -1 for a window without input cells."""
+        if not _computes(x):
+            return super().max_pool(geometry, x, with_indices)
         x, dtype = _dense(x), native(x.dtype)
         steps, places = _places(geometry)
         shape = (*x.shape[:2], *geometry.output_size)
@@ -108,6 +103,8 @@ class JuliaEngine(NumpyEngine):
 
     def max_pool_transpose(self, shape: tuple[int, ...], index: Array, grad_output: Array) -> Array:
         """Send every gradient to the cell that won."""
+        if not _computes(grad_output):
+            return super().max_pool_transpose(shape, index, grad_output)
         grad, dtype = _dense(grad_output), native(grad_output.dtype)
         result = np.empty(shape, grad.dtype)
         index = np.ascontiguousarray(index, np.int64)
@@ -128,6 +125,11 @@ class JuliaEngine(NumpyEngine):
         integers = _planes(grad, geometry.input_size, geometry.output_size, steps)
         _call("pool_sum_transpose", integers, result, grad, places)
         return result
+
+
+def _computes(array: Array) -> bool:
+    """Say whether Julia computes an array's dtype, as it is or in float32."""
+    return compute_dtype(native(array.dtype)).name in _CODES
 
 
 def _dense(array: Array) -> Array:
@@ -152,6 +154,11 @@ def _convolve(
 ) -> Array:
     """Return an operator's result plus bias; low precision is computed in float32 and rounded once."""
     dtype = native(first.dtype)
+    if not _computes(first):
+        raise TypeError(
+            f"{name}: the arrays are {dtype.name}; backend 'julia' convolves float16, bfloat16, {', '.join(_CODES)}: "
+            f"convert them with astype(...), or use backend='numpy'"
+        )
     first, second = _dense(first), _dense(second)
     result = np.empty(shape, first.dtype)
     if first.size and second.size and result.size:
