@@ -119,9 +119,9 @@ def run_tests(**environment):
 
 
 def test_a_requested_engine_that_is_missing_fails():
-    status, output = run_tests(PYFLUX_PAD_TEST_BACKENDS="numpy,julia")
+    status, output = run_tests(PYFLUX_PAD_TEST_BACKENDS="numpy,cupy")
     assert status != 0
-    assert "'julia'" in output
+    assert "'cupy'" in output
     assert "cannot run" in output
 
 
@@ -132,5 +132,5 @@ def test_the_run_ends_with_a_line_per_engine():
     assert set(lines) == set(engines.NAMES)
     assert "tests passed" in lines["numpy"]
     assert np.__version__ in lines["numpy"]
-    assert "skipped: no such engine" in lines["julia"]
+    assert ("tests passed" if engines.status("julia").runs else "skipped: ") in lines["julia"]
     assert "skipped: no such engine" in lines["cupy"]

@@ -167,11 +167,6 @@ def running() -> Runtime:
         return _state.julia
 
 
-def is_running() -> bool:
-    """Say whether this package has a Julia running, without starting one."""
-    return _state.julia is not None and not _state.refusal
-
-
 def _start() -> Runtime:
     started_here = "juliacall" not in sys.modules
     if started_here:
@@ -247,9 +242,9 @@ let buffer = Ptr{{UInt8}}({address}), folder = unsafe_string(buffer), uuid = Bas
             package = Base.identify_package(name)
             (package === nothing || Base.locate_package(package) === nothing) && return ["missing", name, project]
         end
-        package = Base.require(Base.PkgId(uuid, "PyFluxPad"))
-        nnlib = pkgversion(package.NNlib)
+        nnlib = pkgversion(Base.require(Base.identify_package("NNlib")))
         nnlib < v"{nnlib}" && return ["old", nnlib]
+        package = Base.require(Base.PkgId(uuid, "PyFluxPad"))
         package.ABI == {abi} || return ["other", package.ABI]
         internal = Base.Libc.Libdl.dlpath("libjulia-internal")
         return ["ready"; internal; Base.invokelatest(package.entry_points)]
