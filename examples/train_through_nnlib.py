@@ -17,7 +17,7 @@ import pyflux_pad as pp
 from pyflux_pad import nn
 
 SHAPES = ("disc", "ring", "cross", "bar")
-STEPS = 60
+STEPS = 120
 
 
 def pictures(count, generator):
@@ -49,7 +49,7 @@ def network(backend):
 def train(backend):
     """Return the losses of all steps and the share of new pictures that are named rightly."""
     model, generator = network(backend), torch.Generator().manual_seed(1)
-    optimiser = torch.optim.Adam(model.parameters(), 4e-3)
+    optimiser = torch.optim.Adam(model.parameters(), 6e-3)
     losses = []
     for step in range(STEPS):
         images, labels = pictures(64, generator)
@@ -87,7 +87,7 @@ def main(path=None):
     for backend in ("torch", "julia"):
         curves[backend], right[backend] = train(backend)
     print("step    torch   julia")
-    for step in (0, 9, 19, 39, STEPS - 1):
+    for step in (0, 9, 29, 59, STEPS - 1):
         print(f"{step + 1:4}  {curves['torch'][step]:7.4f} {curves['julia'][step]:7.4f}")
     apart = max(abs(a - b) for a, b in zip(curves["torch"], curves["julia"], strict=True))
     print(f"largest difference of the losses: {apart:.1e}; named rightly: {right['torch']:.1%}, {right['julia']:.1%}")

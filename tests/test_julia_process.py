@@ -36,10 +36,10 @@ def check_many(times=200):
         np.zeros((64, 2, 4000), np.float32).sum()
 
 def collect():
-    # Workspaces of this size make Julia's collector run.
-    big = np.ones((2, 8, 64, 64), np.float32)
-    for _ in range(20):
-        pp.conv(big, np.ones((8, 8, 3, 3), np.float32), backend="julia")
+    # Workspaces of 9 MB: Julia's collector runs several times, and must not wait for a thread that runs Python.
+    big = np.ones((1, 16, 128, 128), np.float32)
+    for _ in range(40):
+        pp.conv(big, np.ones((2, 16, 3, 3), np.float32), backend="julia")
 """
 
 needs_julia = pytest.mark.engine("julia")
