@@ -31,10 +31,12 @@ Array = Any
 Windows = PoolGeometry | AdaptiveGeometry
 
 
+def _is_plain(size: Any) -> bool:
+    return type(size) is int
+
+
 def _is_static(size: Any) -> bool:
-    """Say whether a size is known to be constant; under compile symbolic ones look like ints."""
-    if not torch.compiler.is_compiling():
-        return type(size) is int
+    """Say under compile, where symbolic sizes look like ints, whether one is known to be constant."""
     try:  # imported here, because it brings sympy with it, which takes longer than the rest of this module
         from torch.fx.experimental.symbolic_shapes import has_static_value
     except ImportError:  # older torch cannot tell
@@ -77,7 +79,8 @@ class TorchEngine:
 
     def symbolic(self, *arrays: Array) -> bool:
         """Say whether a size is symbolic, or cannot be told from a symbolic one."""
-        return not all([_is_static(size) for array in arrays for size in array.shape])
+        static = _is_static if torch.compiler.is_compiling() else _is_plain
+        return not all([static(size) for array in arrays for size in array.shape])
 
     def traced(self) -> bool:
         """Say whether torch.compile or torch.export is tracing."""

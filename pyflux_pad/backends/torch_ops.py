@@ -13,7 +13,9 @@ inside torch.func, a double backward through a region compiled by aot_autograd.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -92,20 +94,27 @@ def _on_host(tensor: torch.Tensor) -> Array:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
+@lru_cache(maxsize=1024)
+def _cached_plan(name: str, first: tuple[int, ...], second: tuple[int, ...], flat: tuple[Any, ...]) -> ConvPlan:
+    """Return the plan of a call, whose sizes are plain ints where a kernel runs."""
+    return plan_conv(_geometry(name, first, second, flat), native=True)
+
+
 def _kernel(name: str) -> Callable[..., torch.Tensor]:
     def run(first: torch.Tensor, second: torch.Tensor, *flat: Any) -> torch.Tensor:
         if first.dtype != second.dtype:
             raise TypeError(f"pyflux_pad::{name}: {first.dtype} and {second.dtype} are mixed; convert one of them")
-        geometry = _geometry(name, first.shape, second.shape, flat)
-        engine = get(flat[_INTEGERS - 1])
+        plan = _cached_plan(name, first.shape, second.shape, flat)
+        geometry, engine = plan.geometry, get(flat[_INTEGERS - 1])
         operands = _on_host(first), _on_host(second)
         if name == "conv":
-            result = engine.conv(plan_conv(geometry, native=True), *operands, None, True, None)
+            result = engine.conv(plan, *operands, None, True, None)
         elif name == "conv_input":
             result = engine.conv_input(geometry, *operands, None)
         else:
             result = engine.conv_weight(geometry, *operands)
-        return torch.from_numpy(result).to(first.dtype)
+        tensor = torch.from_numpy(result)
+        return tensor if tensor.dtype == first.dtype else tensor.to(first.dtype)
 
     return run
 
@@ -188,6 +197,8 @@ def _function(name: str) -> type[torch.autograd.Function]:
         geometry, integers = _geometry(name, first.shape, second.shape, flat), flat[:_INTEGERS]
         return lambda other, a, b: operator(other, a, b, *integers, *_sizes(other, geometry))
 
+    # torch asks for the signature at every call; inspect takes this one instead of making it anew.
+    Operator.forward.__signature__ = inspect.signature(Operator.forward)  # type: ignore[attr-defined]
     Operator.__name__ = Operator.__qualname__ = name
     return Operator
 

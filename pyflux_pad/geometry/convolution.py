@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ..padding import GeometryError, Pairs, apply_rule, as_int, parse, per_axis, split_total
+from ..padding import GeometryError, Padding, Pairs, apply_rule, as_int, parse, per_axis, split_total
 
 Sizes = tuple[int, ...]
 
@@ -150,6 +150,32 @@ def arguments(
         )
     except (GeometryError, TypeError) as error:
         raise type(error)(f"{operation}: {error}") from None
+
+
+_cached_arguments = lru_cache(maxsize=1024, typed=True)(arguments)
+
+
+def quick_arguments(
+    operation: str, ndim: int, stride: Any, padding: Any, dilation: Any, groups: Any, flip_kernel: Any
+) -> ConvArguments:
+    """Return `arguments` from a cache where equal values mean the same: True and 1.0 equal 1, and are refused."""
+    if _is_exact(stride) and _is_exact(padding) and _is_exact(dilation):
+        return _cached_arguments(operation, ndim, stride, padding, dilation, groups, flip_kernel)
+    return arguments(operation, ndim, stride, padding, dilation, groups, flip_kernel)
+
+
+def _is_exact(value: Any) -> bool:
+    """Say whether a value is an int, a string, a Padding, or tuples of ints, all of exactly these types."""
+    if type(value) is not tuple:
+        return type(value) in (int, str, Padding)
+    for entry in value:
+        if type(entry) is tuple:
+            for number in entry:
+                if type(number) is not int:
+                    return False
+        elif type(entry) is not int:
+            return False
+    return True
 
 
 def spatial_ndim(operation: str, name: str, shape: Sizes) -> int:

@@ -23,6 +23,7 @@ from ..geometry import (
     conv_geometry,
     pad_geometry,
     plan_conv,
+    quick_arguments,
     spatial_ndim,
     transposed_geometry,
 )
@@ -136,6 +137,10 @@ def public(*arrays: str) -> Callable[[Callable[P, Bound]], Callable[P, Array]]:
     return decorate
 
 
+def _arguments(engine: Engine, operation: str, ndim: int, options: dict[str, Any]) -> ConvArguments:
+    return (arguments if engine.traced() else quick_arguments)(operation, ndim, **options)
+
+
 def bind_conv(
     operation: str,
     names: tuple[str, str],
@@ -152,7 +157,7 @@ def bind_conv(
 ) -> Call:
     """Bind a convolution; the plan is cached by shapes and arguments."""
     engine = resolve(operation, _named(names, (x, weight), bias), backend)
-    args = arguments(operation, spatial_ndim(operation, "weight", weight.shape), **options)
+    args = _arguments(engine, operation, spatial_ndim(operation, "weight", weight.shape), options)
     modes = conv_modes(operation, padding_mode, len(weight.shape) - 2)
     x_shape = x.shape if batched else (1, *x.shape)
     choice = engine.native_padding, engine.itemsize(x), engine.records(x, weight), bool(contiguous)
@@ -183,7 +188,7 @@ def bind_transpose(
     """Bind a transposed convolution: `conv_input` with `x` in the place of grad_output."""
     engine = resolve(operation, _named(names, (x, weight), bias), backend)
     ndim = spatial_ndim(operation, "weight", weight.shape)
-    args = arguments(operation, ndim, **options)
+    args = _arguments(engine, operation, ndim, options)
     try:
         extra = per_axis(output_padding, ndim, "output_padding")
         size = None if output_size is None else per_axis(output_size, ndim, "output_size", minimum=1)
@@ -239,7 +244,7 @@ def bind_adjoint(
 ) -> Call:
     """Bind `conv_input` or `conv_weight`: `first` and `second` are its operands, one of them grad_output."""
     engine = resolve(operation, _named(names, (first, second)), backend)
-    args = arguments(operation, spatial_ndim(operation, "weight", weight_shape), **options)
+    args = _arguments(engine, operation, spatial_ndim(operation, "weight", weight_shape), options)
     if not batched:
         x_shape = (1, *x_shape)
         first = first[None]

@@ -57,7 +57,7 @@ class JuliaEngine(NumpyEngine):
         y = _convolve("conv", geometry, geometry.output_shape, x, weight, bias)
         for axis, start, length in plan.keeps:
             y = y[(slice(None),) * axis + (slice(start, start + length),)]
-        return np.ascontiguousarray(y) if contiguous else y
+        return np.ascontiguousarray(y) if plan.keeps and contiguous else y
 
     def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None) -> Array:
         """Return the transpose by the input."""
@@ -69,7 +69,7 @@ class JuliaEngine(NumpyEngine):
 
     def pad(self, geometry: PadGeometry, x: Array, value: complex = 0.0) -> Array:
         """Return the padded array."""
-        if not _computes(x):
+        if not _code(x.dtype):
             return super().pad(geometry, x, value)
         x, dtype = _dense(x), native(x.dtype)
         index = _pad_index(geometry)
@@ -81,7 +81,7 @@ class JuliaEngine(NumpyEngine):
 
     def pad_transpose(self, geometry: PadGeometry, grad_output: Array) -> Array:
         """Return the transpose of `pad`."""
-        if not _computes(grad_output):
+        if not _code(grad_output.dtype):
             return super().pad_transpose(geometry, grad_output)
         grad, dtype = _dense(grad_output), native(grad_output.dtype)
         result = np.empty((*grad.shape[:2], *geometry.input_size), grad.dtype)
@@ -91,7 +91,7 @@ class JuliaEngine(NumpyEngine):
 
     def max_pool(self, geometry: Windows, x: Array, with_indices: bool = True) -> tuple[Array, Array]:
         """Return the maxima and their flat indices: first on ties, last on NaN, -1 for a window without input cells."""
-        if not _computes(x):
+        if not _code(x.dtype):
             return super().max_pool(geometry, x, with_indices)
         x, dtype = _dense(x), native(x.dtype)
         steps, places = _places(geometry)
@@ -103,7 +103,7 @@ class JuliaEngine(NumpyEngine):
 
     def max_pool_transpose(self, shape: tuple[int, ...], index: Array, grad_output: Array) -> Array:
         """Send every gradient to the cell that won."""
-        if not _computes(grad_output):
+        if not _code(grad_output.dtype):
             return super().max_pool_transpose(shape, index, grad_output)
         grad, dtype = _dense(grad_output), native(grad_output.dtype)
         result = np.empty(shape, grad.dtype)
@@ -127,14 +127,17 @@ class JuliaEngine(NumpyEngine):
         return result
 
 
-def _computes(array: Array) -> bool:
-    """Say whether Julia computes an array's dtype, as it is or in float32."""
-    return compute_dtype(native(array.dtype)).name in _CODES
+@lru_cache(maxsize=64)  # NumPy makes a dtype's name anew each time
+def _code(dtype: Any) -> int:
+    """Return the number of the element type that Julia computes a dtype in; 0 if it does not."""
+    return _CODES.get(compute_dtype(native(dtype)).name, 0)
 
 
 def _dense(array: Array) -> Array:
     """Return C-contiguous, aligned, native memory of a type that Julia computes; the array itself if it is so."""
-    dtype = compute_dtype(native(array.dtype))
+    dtype, flags = compute_dtype(native(array.dtype)), array.flags
+    if flags.c_contiguous and flags.aligned and array.dtype == dtype:
+        return array
     dense = np.ascontiguousarray(array, dtype)
     return dense if dense.flags.aligned else dense.copy()
 
@@ -153,8 +156,8 @@ def _convolve(
     name: str, geometry: ConvGeometry, shape: tuple[int, ...], first: Array, second: Array, bias: Array | None
 ) -> Array:
     """Return an operator's result plus bias; low precision is computed in float32 and rounded once."""
-    dtype = native(first.dtype)
-    if not _computes(first):
+    dtype, code = native(first.dtype), _code(first.dtype)
+    if not code:
         raise TypeError(
             f"{name}: the arrays are {dtype.name}; backend 'julia' convolves float16, bfloat16, {', '.join(_CODES)}: "
             f"convert them with astype(...), or use backend='numpy'"
@@ -162,14 +165,14 @@ def _convolve(
     first, second = _dense(first), _dense(second)
     result = np.empty(shape, first.dtype)
     if first.size and second.size and result.size:
-        integers, address = _conv_integers(geometry, _CODES[first.dtype.name])
+        integers, address = _conv_integers(geometry, code)
         running().call(name, address, _address(result), _address(first), _address(second))
         del integers  # alive until here, whatever the cache does meanwhile
     else:
         result.fill(0)  # NNlib throws, or leaves the memory as it was
     if bias is not None:
         result += bias.reshape(-1, *(1,) * geometry.ndim)
-    return result.astype(dtype, copy=False)
+    return result if result.dtype == dtype else result.astype(dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -191,8 +194,8 @@ def _planes(
     array: Array, inputs: tuple[int, ...], outputs: tuple[int, ...], steps: tuple[int, ...] = (1, 1, 1)
 ) -> Array:
     """Return the integers of PyFluxPad.Planes, and the steps of its windows."""
-    code, planes = _CODES[array.dtype.name], array.shape[0] * array.shape[1]
-    return np.array([code, planes, *_lift(inputs), *_lift(outputs), *steps], np.int64)
+    planes = array.shape[0] * array.shape[1]
+    return np.array([_code(array.dtype), planes, *_lift(inputs), *_lift(outputs), *steps], np.int64)
 
 
 def _lift(sizes: tuple[int, ...]) -> tuple[int, ...]:

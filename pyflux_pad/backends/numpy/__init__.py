@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import product
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +40,11 @@ _DTYPES = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=64)  # NumPy makes a dtype's name anew each time
+def _is_known(dtype: Any) -> bool:
+    return dtype.name in _DTYPES
+
+
 class NumpyEngine(PadsAndPools):
     """Convolutions of NumPy arrays, written against an array module so that CuPy can inherit them."""
 
@@ -50,7 +57,7 @@ class NumpyEngine(PadsAndPools):
     def check(self, operation: str, arrays: dict[str, Array]) -> None:
         """Raise TypeError for unknown dtypes and for mixtures; byte order does not matter."""
         (first, array), *others = arrays.items()
-        if array.dtype.name not in _DTYPES:
+        if not _is_known(array.dtype):
             raise TypeError(
                 f"{operation}: {first} has dtype {array.dtype.name}, which is not one of {', '.join(_DTYPES)}; "
                 f"convert it with {first}.astype(...)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -213,11 +214,13 @@ def _length(box: slice) -> int:
     return box.stop - box.start
 
 
+@lru_cache(maxsize=64)
 def native(dtype: Any) -> Any:
     """Return a dtype in the machine's byte order."""
     return dtype.newbyteorder("=")
 
 
+@lru_cache(maxsize=64)  # NumPy makes a dtype's name anew each time
 def compute_dtype(dtype: Any) -> Any:
     """Return the dtype to sum in: float32 for low precision."""
     return np.dtype(np.float32) if dtype.name in LOW_PRECISION else dtype
