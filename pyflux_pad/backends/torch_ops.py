@@ -5,7 +5,8 @@
 kernel that calls one ``autograd.Function``. In eager mode the front doors call that function (torch.func and forward
 mode need it); under compile and export they call the operator, so that it stays one node of the graph.
 
-The operators always have three spatial axes and take flat integers, never lists: functorch cannot flatten those.
+The operators always have three spatial axes and take flat integers, never lists: a schema of ints is the one that
+every part of torch handles, symbolic sizes included.
 
 Known limits, all of them loud: ``torch.compile(fullgraph=True)`` of torch.func transforms, operators called directly
 inside torch.func, a double backward through a region compiled by aot_autograd.
@@ -94,17 +95,21 @@ def _on_host(tensor: torch.Tensor) -> Array:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-@lru_cache(maxsize=1024)
-def _cached_plan(name: str, first: tuple[int, ...], second: tuple[int, ...], flat: tuple[Any, ...]) -> ConvPlan:
+def _plan(name: str, first: tuple[int, ...], second: tuple[int, ...], flat: tuple[Any, ...]) -> ConvPlan:
     """Return the plan of a call, whose sizes are plain ints where a kernel runs."""
     return plan_conv(_geometry(name, first, second, flat), native=True)
+
+
+_cached_plan = lru_cache(maxsize=1024)(_plan)
 
 
 def _kernel(name: str) -> Callable[..., torch.Tensor]:
     def run(first: torch.Tensor, second: torch.Tensor, *flat: Any) -> torch.Tensor:
         if first.dtype != second.dtype:
             raise TypeError(f"pyflux_pad::{name}: {first.dtype} and {second.dtype} are mixed; convert one of them")
-        plan = _cached_plan(name, first.shape, second.shape, flat)
+        # torch.compile reads kernels too where a transform breaks its graph, and cannot see through a cache.
+        find = _plan if torch.compiler.is_compiling() else _cached_plan
+        plan = find(name, first.shape, second.shape, flat)
         geometry, engine = plan.geometry, get(flat[_INTEGERS - 1])
         operands = _on_host(first), _on_host(second)
         if name == "conv":
@@ -158,28 +163,40 @@ def _fold(tensor: torch.Tensor, dim: int | None, axis: int, size: int) -> torch.
 # ---------------------------------------------------------------------- derivatives and autocast
 
 
+class _Integers:
+    """The flat arguments of an operator as one: autograd.Function takes a microsecond or more for every argument.
+
+    Not a tuple, which functorch would take apart and could not put together again.
+    """
+
+    __slots__ = ("flat",)
+
+    def __init__(self, flat: tuple[Any, ...]) -> None:
+        self.flat = flat
+
+
 def _function(name: str) -> type[torch.autograd.Function]:
     class Operator(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(first: torch.Tensor, second: torch.Tensor, *flat: Any) -> torch.Tensor:
+        def forward(first: torch.Tensor, second: torch.Tensor, integers: _Integers) -> torch.Tensor:
             with torch._C._AutoDispatchBelowAutograd():
-                return getattr(_operators, name)(first, second, *flat)
+                return getattr(_operators, name)(first, second, *integers.flat)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-            first, second, *flat = inputs
+            first, second, integers = inputs
             ctx.save_for_backward(first, second)
             ctx.save_for_forward(first, second)
-            ctx.flat = tuple(flat)
+            ctx.flat = integers.flat
 
         @staticmethod
         def backward(ctx: Any, *grad_outputs: torch.Tensor) -> tuple[Any, ...]:
             saved = ctx.saved_tensors  # read once: checkpointing unpacks them anew each time
             call, needed = _with_geometry(saved, ctx.flat), ctx.needs_input_grad[:2]
             gradients = pullback(name, saved, grad_outputs[0], call, _conjugate, needed)
-            return *gradients, *[None] * len(ctx.flat)
+            return *gradients, None
 
         @staticmethod
         def jvp(ctx: Any, *grad_inputs: torch.Tensor | None) -> torch.Tensor:
@@ -239,7 +256,7 @@ def operator(name: str, first: torch.Tensor, second: torch.Tensor, *flat: Any) -
         return getattr(_operators, name)(first, second, *flat)
     _refuse_nested_forward_mode(name)
     first, second = autocast(first.device.type, first, second)
-    return _FUNCTIONS[name].apply(first, second, *flat)
+    return _FUNCTIONS[name].apply(first, second, _Integers(flat))
 
 
 _FUNCTIONS = {name: _function(name) for name in TABLE}
@@ -248,7 +265,7 @@ _FUNCTIONS = {name: _function(name) for name in TABLE}
 def _register(name: str) -> None:
     _library.define(f"{name}{_SCHEMAS[name]}", tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, _kernel(name), "CPU")
-    _library.impl(name, lambda *args: _FUNCTIONS[name].apply(*args), "Autograd")
+    _library.impl(name, lambda a, b, *flat: _FUNCTIONS[name].apply(a, b, _Integers(flat)), "Autograd")
     for device, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
         _library.impl(name, _autocast_kernel(name, device, key), key)
     torch.library.register_fake(f"{_NAMESPACE}::{name}", _fake(name), lib=_library)
