@@ -1,7 +1,7 @@
-"""The command line: ``pyflux-pad info``, ``julia``, ``pads`` and ``check``.
+"""The command line: ``pyflux-pad info``, ``julia``, ``pads``, ``check``, ``port`` and ``inspect``.
 
 Every command first builds a record of plain values and then prints it, as tables for people or with ``--json`` for
-programs. Wrong values end in one line and exit status 2; ``check`` exits with 1 if an engine is wrong.
+programs. Wrong values end in one line and exit status 2; ``check`` and ``port`` exit with 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 import pyflux_pad as pp
+from pyflux_pad.porting import command as porting
+from pyflux_pad.porting.text import table
 
 SAME_RULES = ("tf", "onnx_upper", "jax", "onnx_lower", "torch", "flux")
 
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_pads(commands)
     _add_check(commands)
     _add_julia(commands)
+    porting.add_commands(commands, _add_command)
     return parser
 
 
@@ -70,14 +73,6 @@ def _add_command(
     command.add_argument("--json", action="store_true", help="print JSON instead of tables")
     command.set_defaults(record=record, text=text)
     return command
-
-
-def _table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Yield the lines of a table: columns two spaces apart, a rule under the headers."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
-    for line in (headers, ["-" * width for width in widths], *cells):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
 
 
 # ---------------------------------------------------------------------------------------------------------------- info
@@ -107,7 +102,7 @@ def _info(_: argparse.Namespace) -> dict[str, Any]:
 def _info_text(record: dict[str, Any]) -> Iterator[str]:
     yield f"pyflux_pad {record['pyflux_pad']}, Python {record['python']}"
     yield ""
-    yield from _table(
+    yield from table(
         ("engine", "status", "version", "device"),
         (
             (e["name"], "ready" if e["available"] else "missing", e["version"] or "-", e["device"] or "-")
@@ -302,7 +297,7 @@ def _pads_text(record: dict[str, Any]) -> Iterator[str]:
         ("Flux, NNlib", "low high, width first", pads["flux"]),
         *(("TensorFlow", form, pairs) for form, pairs in pads["tf"].items()),
     ]
-    yield from _table(("dialect", "order", "pads"), dialects)
+    yield from table(("dialect", "order", "pads"), dialects)
     yield ""
     yield f"output size           {_by(record['output_size'])}"
     symmetric = record["symmetric_equivalent"]
@@ -311,7 +306,7 @@ def _pads_text(record: dict[str, Any]) -> Iterator[str]:
     yield 'The "same" rules for these sizes:'
     yield ""
     rules = record["same_rules"]
-    yield from _table(
+    yield from table(
         ("rule", "pads", "output size", "same result as"),
         (
             (rule, result["pads"], _by(result["output_size"]), ", ".join(result["agrees_with"]) or "none")
@@ -478,7 +473,7 @@ def _check_text(record: dict[str, Any]) -> Iterator[str]:
     yield f"{record['cases']} cases computed by {', '.join(record['sources'])}"
     yield ""
     rows = record["comparisons"]
-    yield from _table(
+    yield from table(
         ("operation", "engine", "against", "comparisons", "worst error", "verdict"),
         (
             (

@@ -22,7 +22,8 @@ RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
 DOORS = {"__init__", "__main__"}
 # What may be imported when a module is imported, besides the standard library and numpy. An engine's file is only
 # imported when its engine is.
-FRAMEWORKS = {"torch": {"backends/torch.py", "backends/torch_ops.py", "nn.py"}}
+FRAMEWORKS = {"torch": {"backends/torch.py", "backends/torch_ops.py", "nn.py", "porting/arrays/torch.py",
+                        "porting/module.py"}}
 
 
 def group_of(module):
@@ -115,7 +116,8 @@ HEAVY = {"torch", "cupy", "juliacall", "juliapkg", "onnx"}
     "import pyflux_pad; pyflux_pad.available_backends()",
     "import numpy, pyflux_pad as pp; pp.conv(numpy.ones((1, 1, 4)), numpy.ones((1, 1, 2)), padding=((1, 0),))",
     "import pyflux_pad.cli",
-], ids=("import", "available_backends", "conv on numpy", "cli"))
+    "import pyflux_pad.porting",
+], ids=("import", "available_backends", "conv on numpy", "cli", "porting"))
 def test_loads_no_framework(code):
     assert not HEAVY & modules_after(code)
 

@@ -1,0 +1,19 @@
+"""Porting: models of ONNX and torch in one neutral record, onto every engine and into other frameworks."""
+
+from .fusing import fold_bn
+from .graph import Graph, ModelError, Node, Pads, Value
+from .onnx import read_onnx, write_onnx
+from .torch import read_torch, write_torch
+
+__all__ = [
+    "Graph",
+    "ModelError",
+    "Node",
+    "Pads",
+    "Value",
+    "fold_bn",
+    "read_onnx",
+    "read_torch",
+    "write_onnx",
+    "write_torch",
+]

@@ -1,0 +1,38 @@
+"""Writing files: all of it or nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from .graph import ModelError
+
+
+def write_whole(operation: str, path: str | Path, write: Callable[[Path], object], force: bool) -> None:
+    """Let `write` write a file under a temporary name beside its place, then rename it there.
+
+    Raises
+    ------
+    ModelError
+        If there is something at `path` already and `force` is false, or the folder cannot be written to. Nothing has
+        been written then.
+    """
+    place = Path(path)
+    refuse_existing(operation, place, force)
+    try:
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as folder:
+            whole = Path(folder) / place.name
+            write(whole)
+            whole.replace(place)
+    except OSError as error:
+        raise ModelError(f"{operation}: {place} cannot be written: {error.strerror or error}") from None
+
+
+def refuse_existing(operation: str, path: str | Path, force: bool) -> None:
+    """Raise ModelError if there is something at `path` and `force` is false."""
+    place = Path(path)
+    if place.is_dir():
+        raise ModelError(f"{operation}: {place} is a folder; name a file in it")
+    if place.exists() and not force:
+        raise ModelError(f"{operation}: {place} exists and is not overwritten; force it, or write elsewhere")
