@@ -7,6 +7,7 @@ mended.
 import functools
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import oracle
@@ -28,7 +29,7 @@ def julia():
     return module
 
 
-def nnlib(code, *arrays):
+def nnlib(code, *arrays) -> Any:
     """Run a Julia function on dense Julia arrays with reversed axes; return its arrays as NumPy's, or its error."""
     module = julia()
     dense = module.seval("x -> x isa AbstractArray ? Array(x) : x")
@@ -233,7 +234,8 @@ def test_stride_zero():
 def test_operands_stay_as_they_are():
     x, w, dy = random(2, 3, 6), random(4, 3, 2), random(2, 4, 5)
     kept = [array.copy() for array in (x, w, dy)]
-    pp.conv(x, w, backend="julia"), pp.conv_input(x.shape, w, dy, backend="julia")
+    pp.conv(x, w, backend="julia")
+    pp.conv_input(x.shape, w, dy, backend="julia")
     pp.conv_weight(x, w.shape, dy, backend="julia")
     for array, before in zip((x, w, dy), kept, strict=True):
         np.testing.assert_array_equal(array, before)
