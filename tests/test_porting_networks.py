@@ -10,11 +10,14 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("torch")
 
+import engines  # noqa: E402
 import porting_models  # noqa: E402
 
 from pyflux_pad import Padding, porting  # noqa: E402
 
 onnxruntime.set_default_logger_severity(3)
+
+BACKENDS = ("numpy", "torch", "julia") if engines.status("julia").runs else ("numpy", "torch")
 
 
 def reference(model, inputs):
@@ -54,7 +57,7 @@ def test_googlenet_runs(googlenet):
     model, graph = googlenet
     inputs = {"image": np.random.default_rng(1).standard_normal((1, 3, 224, 224), np.float32)}
     wanted = reference(model, inputs)
-    for backend in ("numpy", "torch"):
+    for backend in BACKENDS:
         assert_equal(graph.run(inputs, backend=backend), wanted)
 
 
@@ -81,7 +84,7 @@ def test_tiny_yolov2():
     inputs = {"image": np.random.default_rng(1).uniform(0, 255, (1, 3, 416, 416)).astype(np.float32)}
     wanted = reference(model, inputs)
     assert [array.shape for array in wanted.values()] == [(1, 125, 13, 13)]
-    for backend in ("numpy", "torch"):
+    for backend in BACKENDS:
         assert_equal(graph.run(inputs, backend=backend), wanted)
     folded = porting.fold_bn(graph)
     assert not any(node.op == "BatchNormalization" for node in folded.nodes)
@@ -100,7 +103,7 @@ def test_tiny_yolov2_is_the_same_with_open_sizes():
     assert graph.inputs[0].shape == ("batch", 3, "height", "width")
     x = np.random.default_rng(1).uniform(0, 255, (2, 3, 96, 64)).astype(np.float32)
     wanted = reference(data, {"image": x})
-    for backend in ("numpy", "torch"):
+    for backend in BACKENDS:
         assert_equal(graph.run({"image": x}, backend=backend), wanted)
     fixed = porting.read_onnx(data, sizes={"batch": 2, "height": 96, "width": 64})
     assert pools(fixed)[-1] == Padding(((0, 1), (0, 1)))
@@ -149,7 +152,7 @@ def test_basic_pitch_hears_the_notes(keys):
     inputs = {graph.inputs[0].name: tone(*keys)}
     wanted = reference(path.read_bytes(), inputs)
     exact = in_float64(graph).run({name: array.astype(np.float64) for name, array in inputs.items()})
-    for backend in ("numpy", "torch"):
+    for backend in BACKENDS:
         found = graph.run(inputs, backend=backend)
         for name, want in wanted.items():
             error, theirs = (np.abs(array - exact[name]).max() for array in (found[name], want))
@@ -168,5 +171,5 @@ def test_rapidocr_classifies_the_direction():
     for shape in ((1, 3, 48, 192), (2, 3, 48, 100)):
         inputs = {value.name: random.standard_normal(shape, np.float32)}
         wanted = reference(path.read_bytes(), inputs)
-        for backend in ("numpy", "torch"):
+        for backend in BACKENDS:
             assert_equal(graph.run(inputs, backend=backend), wanted)
