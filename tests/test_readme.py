@@ -14,7 +14,7 @@ README = pathlib.Path(__file__).parent.parent / "README.md"
 @pytest.mark.engine("torch")
 def test_examples():
     blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", README.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     names = {}
     for code, shown in blocks:
         if 'backend="julia"' in code and not engines.status("julia").runs:
