@@ -12,7 +12,8 @@ README = pathlib.Path(__file__).parent.parent / "README.md"
 
 
 @pytest.mark.engine("torch")
-def test_examples():
+def test_examples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # one of them writes a folder
     blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", README.read_text("utf-8"), re.DOTALL)
     assert len(blocks) == 7
     names = {}

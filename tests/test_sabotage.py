@@ -29,7 +29,13 @@ def caught(check, engine, cases, dtype="float64"):
 
 
 @pytest.fixture
-def swap_sides(monkeypatch):
+def _read_anew(monkeypatch):
+    """Arguments are read at every call: what a sabotage makes of them must not come from a cache nor stay in one."""
+    monkeypatch.setattr(convolution, "_cached_arguments", convolution.arguments)
+
+
+@pytest.fixture
+def swap_sides(monkeypatch, _read_anew):
     """Low and high change places in every padding that is given."""
     parse = convolution.parse
 
@@ -41,7 +47,7 @@ def swap_sides(monkeypatch):
 
 
 @pytest.fixture
-def drop_flip(monkeypatch):
+def drop_flip(monkeypatch, _read_anew):
     """`flip_kernel` is accepted and forgotten."""
     arguments = convolution.ConvArguments
     monkeypatch.setattr(convolution, "ConvArguments", lambda *given: arguments(*given)._replace(flip_kernel=False))

@@ -11,7 +11,10 @@ import numpy as np
 
 from ..backends import available_backends
 from . import check
-from .files import refuse_existing
+from .files import refuse_existing, refuse_existing_folder
+from .flux import read_flux, write_flux
+from .flux.check import run_check
+from .flux.write import FILES
 from .fusing import fold_bn
 from .graph import Array, Graph, ModelError, shape_text
 from .inspection import describe
@@ -27,6 +30,7 @@ AddCommand = Callable[..., argparse.ArgumentParser]
 # A target of `port`: how it is written, and how it is read back for the check, from a graph without its weights. A
 # writer takes the graph, the path and `force`.
 TARGETS: dict[str, tuple[Callable[..., None], Callable[[Graph, str], Graph]]] = {
+    "flux": (write_flux, lambda graph, path: read_flux(path)),
     "onnx": (write_onnx, lambda graph, path: read_onnx(path)),
     "torch": (write_torch, with_state),
 }
@@ -136,7 +140,10 @@ def _port(arguments: argparse.Namespace) -> dict[str, Any]:
     if not arguments.check and (arguments.against or arguments.inputs or arguments.backend):
         raise ModelError("--against, --inputs and --backend are for --check; add it")
     write, read_back = TARGETS[arguments.to]
-    refuse_existing("port", arguments.out, arguments.force)
+    if arguments.to == "flux":
+        refuse_existing_folder("port", arguments.out, arguments.force, FILES)
+    else:
+        refuse_existing("port", arguments.out, arguments.force)
     graph = read_onnx(arguments.model, sizes=_sizes(arguments.size))
     written = fold_bn(graph) if arguments.fold_bn else graph
     backend = arguments.backend or "numpy"
@@ -149,7 +156,7 @@ def _port(arguments: argparse.Namespace) -> dict[str, Any]:
         "to": arguments.to,
         "out": arguments.out,
         "nodes": len(written.nodes),
-        "bytes": Path(arguments.out).stat().st_size,
+        "bytes": _size(Path(arguments.out)),
         "asymmetric": [node["name"] for node in describe(written) if node["asymmetric"]],
     }
     if checked is None:
@@ -158,7 +165,16 @@ def _port(arguments: argparse.Namespace) -> dict[str, Any]:
     outline = hollow(written)
     del graph, written  # a large model is in memory once
     record |= {"backend": backend, "reference": source}
-    return record | _checked(read_back(outline, arguments.out), inputs, reference, backend)
+    record |= _checked(read_back(outline, arguments.out), inputs, reference, backend)
+    if arguments.to == "flux":
+        record |= run_check(arguments.out)
+        record["passed"] = record["passed"] and record["flux_passed"] is not False
+    return record
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, or of all files of a folder."""
+    return sum(entry.stat().st_size for entry in (path.iterdir() if path.is_dir() else (path,)))
 
 
 def _reference(
@@ -243,3 +259,6 @@ def _port_text(record: dict[str, Any]) -> Iterator[str]:
     yield ""
     outputs = "the outputs agree" if record["passed"] else "the outputs DIFFER"
     yield f"{outputs}: the limit is {record['limit']:g} of the largest value"
+    if "flux_check" in record:
+        yield ""
+        yield from (f"check.jl: {line}" for line in record["flux_check"])

@@ -1,0 +1,290 @@
+"""Flux out and in: what is written, what must not be, the way back, and the models under a real Flux."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+torch = pytest.importorskip("torch")
+
+import porting_models as models  # noqa: E402
+from porting_onnx import floats, random  # noqa: E402
+from test_porting_networks import installed  # noqa: E402
+
+from pyflux_pad import cli, porting  # noqa: E402
+from pyflux_pad.porting import Graph, ModelError, Node, Pads, Value  # noqa: E402
+from pyflux_pad.porting.flux import safetensors  # noqa: E402
+from pyflux_pad.porting.operators import OPERATORS  # noqa: E402
+
+
+def of_torch(build, shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    return porting.read_torch(models.settled(build()), (x,))
+
+
+def of_onnx(model):
+    return porting.read_onnx(model.SerializeToString())
+
+
+def of_package(package, path, sizes):
+    return porting.read_onnx(installed(package, path), sizes=sizes)
+
+
+NETWORKS = {
+    "TCN": lambda: of_torch(models.TCN, (2, 3, 20)),
+    "U-Net": lambda: of_torch(models.UNet, (2, 1, 12, 16)),
+    "MobileNet": lambda: of_torch(models.Mobile, (2, 3, 33, 36)),
+    "tiny YOLOv2": lambda: of_onnx(models.tiny_yolov2(width=4, size=96)),
+    "GoogLeNet": lambda: of_onnx(models.googlenet()),
+}
+REAL = {
+    "basic-pitch": ("basic_pitch", "saved_models/icassp_2022/nmp.onnx", {"unk__749": 1}),
+    "rapidocr": ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",
+                 {"x.0": 1, "x.2": 48, "x.3": 192}),
+}  # fmt: skip
+
+
+def single(op, shape, *arrays, **attributes):
+    """Return a graph of one operator on an input x and constants."""
+    names = [f"a{place}" for place in range(len(arrays))]
+    node = Node("n", op, ("x", *names), ("y",), OPERATORS[op].complete("n", attributes))
+    weights = dict(zip(names, arrays, strict=True))
+    trained = frozenset(name for name, array in weights.items() if array.dtype.kind == "f")
+    return Graph("single", (Value("x", "float32", shape),), (Value("y"),), (node,), weights, trained)
+
+
+def window(kernel, *pairs, stride=1, dilation=1, **more):
+    n = len(kernel)
+    return {"kernel_shape": kernel, "pads": Pads.explicit(pairs), "strides": (stride,) * n,
+            "dilations": (dilation,) * n, **more}  # fmt: skip
+
+
+SINGLES = {
+    "conv with pads of four kinds": lambda: single(
+        "Conv", (2, 4, 7, 8), random(6, 2, 2, 3), random(6), **window((2, 3), (2, 0), (1, 3), dilation=2, group=2)),
+    "conv that crops": lambda: single("Conv", (1, 2, 7, 8), random(3, 2, 2, 3), **window((2, 3), (-1, 2), (1, -2))),
+    "transposed with outpad": lambda: single(
+        "ConvTranspose", (2, 4, 5, 6), random(4, 3, 2, 3), random(6),
+        **window((2, 3), (0, -1), (1, 0), stride=2, group=2)),
+    "transposed with more": lambda: single(
+        "ConvTranspose", (1, 2, 4, 3), random(2, 3, 2, 2), random(3), **window((2, 2), (-1, 0), (1, -3), stride=2)),
+    "max pool, dilated, overhanging": lambda: single(
+        "MaxPool", (1, 2, 9, 10), **window((2, 3), (0, 1), (2, 0), stride=2, dilation=2, ceil_mode=1)),
+    "average pool that counts its pads": lambda: single(
+        "AveragePool", (1, 2, 8, 9), **window((3, 3), (0, 1), (1, 0), stride=2, ceil_mode=1, count_include_pad=1)),
+    "average pool that does not": lambda: single(
+        "AveragePool", (1, 2, 8, 9), **window((3, 3), (0, 2), (1, 0), stride=2)),
+    "reflection": lambda: single(
+        "Pad", (1, 2, 5, 6), mode="reflect", pads=Pads.explicit([(0, 0), (0, 0), (1, 3), (2, 0)])),
+    "pad and crop": lambda: single(
+        "Pad", (1, 2, 5, 6), pads=Pads.explicit([(0, 0), (0, 1), (-1, 3), (2, -2)]), constant_value=1.5),
+    "LRN": lambda: single("LRN", (2, 7, 3, 4), size=4, alpha=0.5),
+    "product": lambda: single("MatMul", (2, 1, 4, 5), random(3, 5, 6)),
+    "gather": lambda: single("Gather", (4, 5, 3), np.array([[0, -1, 2]]), axis=1),
+    "resize": lambda: single("Resize", (1, 2, 3, 5), np.zeros(0, np.float32), floats(1, 1, 2, 1.5)),
+    "depth to space": lambda: single("DepthToSpace", (1, 8, 2, 3), blocksize=2),
+    "group norm": lambda: single("GroupNormalization", (2, 6, 4, 5), random(6), random(6), num_groups=3),
+    "layer norm": lambda: single("LayerNormalization", (2, 3, 4, 5), random(4, 5), random(4, 5), axis=2),
+}  # fmt: skip
+
+
+def code_of(graph, folder):
+    porting.write_flux(graph, folder)
+    return (folder / "model.jl").read_text()
+
+
+# ------------------------------------------------------------------------------------------------------------- the text
+
+
+def test_pads_strides_and_sizes_are_reversed(tmp_path):
+    graph = single("Conv", (1, 2, 9, 9), random(3, 2, 2, 5), **{
+        **window((2, 5), (1, 2), (3, 4)), "strides": (2, 3), "dilations": (1, 2)})  # fmt: skip
+    code = code_of(graph, tmp_path / "out")
+    assert "Conv(array(Float32, 0, (5, 2, 2, 3)), false; stride=(3, 2), pad=(3, 4, 1, 2), dilation=(2, 1))" in code
+    assert '# Conv "n": 1x3x6x3, pads (1,2) (3,4)' in code
+
+
+def test_kernels_are_turned_once_and_shapes_kept(tmp_path):
+    weight = random(3, 2, 2, 5)
+    graph = single("Conv", (1, 2, 9, 9), weight, **window((2, 5), (0, 0), (0, 0)))
+    porting.write_flux(graph, tmp_path / "out")
+    stored = safetensors.read(tmp_path / "out" / "weights.safetensors")["a0"]
+    np.testing.assert_array_equal(stored, weight[:, :, ::-1, ::-1])
+    np.testing.assert_array_equal(porting.read_flux(tmp_path / "out").arrays["a0"], weight)
+    safe = pytest.importorskip("safetensors.numpy")
+    np.testing.assert_array_equal(safe.load_file(tmp_path / "out" / "weights.safetensors")["a0"], stored)
+
+
+def test_a_kernel_that_something_else_reads_is_not_turned(tmp_path):
+    graph = single("Conv", (1, 2, 9, 9), random(3, 2, 2, 5), **window((2, 5), (0, 0), (0, 0)))
+    more = Node("m", "Identity", ("a0",), ("z",), {})
+    graph = graph.replaced(nodes=(*graph.nodes, more), outputs=(*graph.outputs, Value("z")))
+    assert "flipped=true" in code_of(graph, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "graph.json").read_text())["flipped"] == []
+
+
+def test_output_padding(tmp_path):
+    graph = single("ConvTranspose", (1, 2, 4, 4), random(2, 3, 2, 2), **window((2, 2), (1, 0), (0, -1), stride=2))
+    assert "stride=(2, 2), pad=(0, 0, 1, 0), outpad=(1, 0))" in code_of(graph, tmp_path / "out")
+
+
+# --------------------------------------------------------------------------------------------------------- the way back
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_read_back(name, tmp_path):
+    graph = NETWORKS[name]()
+    porting.write_flux(graph, tmp_path / "out")
+    back = porting.read_flux(tmp_path / "out")
+    assert back.parameters == graph.parameters
+    for key in graph.parameters:
+        np.testing.assert_array_equal(back.arrays[key], graph.arrays[key])
+    (value,) = graph.inputs
+    x = np.random.default_rng(1).standard_normal(tuple(map(int, value.shape or ()))).astype(np.float32)
+    for key, want in graph.run({value.name: x}).items():
+        np.testing.assert_array_equal(back.run({value.name: x})[key], want)
+    if name in ("TCN", "U-Net", "MobileNet"):
+        gradients = []
+        for module in (graph.to_torch(), back.to_torch()):
+            module(torch.as_tensor(x)).square().sum().backward()
+            gradients.append({key: parameter.grad for key, parameter in module.named_parameters()})
+        torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+def refuses(graph, folder, match, **options):
+    before = sorted(folder.parent.iterdir())
+    with pytest.raises(ModelError, match=match):
+        porting.write_flux(graph, folder, **options)
+    assert sorted(folder.parent.iterdir()) == before
+
+
+def test_nothing_is_written_of_what_cannot_be(tmp_path):
+    graph = single("Resize", (1, 1, 4, 4), np.zeros(0, np.float32), floats(1, 1, 2, 2), mode="linear")
+    refuses(graph, tmp_path / "out", r"node 'n' \(Resize\): mode='linear' is not written for Flux")
+    open_sizes = single("Relu", ("batch", 2))
+    refuses(open_sizes, tmp_path / "out", r"input x: float32 batchx2 has open sizes.*--size NAME=VALUE")
+    wide = single("Pad", (1, 1, 3), mode="reflect", pads=Pads.explicit([(0, 0), (0, 0), (0, 3)]))
+    refuses(wide, tmp_path / "out", r"node 'n' \(Pad\)")
+
+
+def test_folders_that_exist(tmp_path, monkeypatch):
+    graph, out = single("Relu", (1, 2)), tmp_path / "out"
+    porting.write_flux(graph, out)
+    refuses(graph, out, "exists and is not overwritten")
+    porting.write_flux(graph, out, force=True)
+    monkeypatch.setattr("pyflux_pad.porting.flux.write._check", lambda *arguments: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        porting.write_flux(graph, out, force=True)
+    assert porting.read_flux(out).nodes == graph.nodes  # the old one is whole
+    assert sorted(tmp_path.iterdir()) == [out]
+    (out / "thesis.tex").write_text("")
+    refuses(graph, out, r"files that write_flux did not write and would delete \(thesis\.tex\)", force=True)
+
+
+def test_damaged_folders(tmp_path):
+    with pytest.raises(ModelError, match=r"has no graph\.json"):
+        porting.read_flux(tmp_path)
+    porting.write_flux(single("Relu", (1, 2)), tmp_path / "out")
+    porting.write_flux(single("PRelu", (1, 2), floats(1, 2)), tmp_path / "more")
+    weights = tmp_path / "more" / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ModelError, match="outside of the file"):
+        porting.read_flux(tmp_path / "more")
+    record = tmp_path / "out" / "graph.json"
+    record.write_text(record.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(ModelError, match="has the format 9, known is 1"):
+        porting.read_flux(tmp_path / "out")
+    record.write_text("{")
+    with pytest.raises(ModelError, match="is no record of a model"):
+        porting.read_flux(tmp_path / "out")
+
+
+# --------------------------------------------------------------------------------------------------------- command line
+
+
+def test_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("PYTHON_JULIACALL_EXE", "PYTHON_JULIACALL_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    pathlib.Path("tiny.onnx").write_bytes(models.tiny_yolov2(width=2, size=64).SerializeToString())
+    assert cli.main(["port", "tiny.onnx", "--to", "flux", "out", "--check"]) == 0
+    shown = capsys.readouterr().out
+    assert "the outputs agree" in shown
+    assert "check.jl: not run; set PYTHON_JULIACALL_EXE" in shown
+    assert cli.main(["port", "tiny.onnx", "--to", "flux", "out"]) != 0
+
+
+# ----------------------------------------------------------------------------------------------------------- under Flux
+
+PROJECT = os.environ.get("PYFLUX_PAD_FLUX_PROJECT", "")
+flux = pytest.mark.skipif(
+    not PROJECT or not shutil.which("julia"),
+    reason="PYFLUX_PAD_FLUX_PROJECT names no Julia project with Flux, or there is no julia on the PATH",
+)
+
+# Every check in a module of its own: one process, because loading Flux takes longer than most checks.
+DRIVER = """
+for folder in ARGS
+    place = Module()
+    Core.eval(place, :(include(path) = Base.include($place, path)))
+    passed = try
+        Base.include(place, joinpath(folder, "check.jl"))
+        Base.invokelatest(place.check)
+    catch error
+        println(sprint(showerror, error))
+        false
+    end
+    println(passed ? "PASSED " : "FAILED ", basename(folder))
+end
+"""
+
+
+def run_checks(tmp_path, graphs):
+    """Write the graphs, run all their checks; return the verdicts and what was printed."""
+    folders = []
+    for name, graph in graphs.items():
+        folders.append(tmp_path / re.sub(r"\W+", "_", name))
+        porting.write_flux(graph, folders[-1])
+    (tmp_path / "driver.jl").write_text(DRIVER)
+    done = subprocess.run(["julia", f"--project={PROJECT}", tmp_path / "driver.jl", *folders], capture_output=True,
+                          text=True, timeout=900, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^(PASSED|FAILED) (\w+)$", done.stdout, re.MULTILINE)
+    assert len(found) == len(graphs), done.stdout
+    return {folder: verdict == "PASSED" for verdict, folder in found}, done.stdout
+
+
+@flux
+def test_networks_under_flux(tmp_path):
+    verdicts, shown = run_checks(tmp_path, {name: build() for name, build in NETWORKS.items()})
+    assert all(verdicts.values()), shown
+
+
+@flux
+def test_operators_under_flux(tmp_path):
+    verdicts, shown = run_checks(tmp_path, {name: build() for name, build in SINGLES.items()})
+    assert all(verdicts.values()), shown
+
+
+@flux
+@pytest.mark.parametrize("name", REAL)
+def test_real_models_under_flux(name, tmp_path):
+    verdicts, shown = run_checks(tmp_path, {name: of_package(*REAL[name])})
+    assert all(verdicts.values()), shown
+
+
+@flux
+def test_a_kernel_that_is_not_turned_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr("pyflux_pad.porting.flux.write.turned", lambda kernel: kernel)
+    verdicts, shown = run_checks(tmp_path, {"MobileNet": NETWORKS["MobileNet"]()})
+    assert verdicts == {"MobileNet": False}, shown
+    assert "MISMATCH" in shown
