@@ -157,6 +157,20 @@ def test_first_use_on_a_thread_that_ends():
 
 
 @needs_julia
+def test_many_short_lived_threads():
+    """A thread that called Julia would be Julia's for good; only one of ours ever does."""
+    out = run("""
+    check()
+    for _ in range(50):
+        thread = threading.Thread(target=lambda: check_many(3))
+        thread.start(); check(); thread.join()
+    import juliacall
+    print("threads:", juliacall.Main.seval("Threads.maxthreadid()"))
+    """)
+    assert "threads: 2" in out
+
+
+@needs_julia
 def test_several_julia_threads():
     out = run("""
     check(); collect()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import queue
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,9 +77,11 @@ class JuliaInfo:
 class Runtime:
     """A running Julia that has PyFluxPad loaded."""
 
-    def __init__(self, addresses: list[int], started_here: bool) -> None:
+    def __init__(self, addresses: list[int], started_here: bool, courier: _Courier) -> None:
         import juliacall
 
+        self._courier = courier
+        self._thread = courier.thread or threading.get_ident()
         self.started_here = started_here
         self.config: dict[str, Any] = juliacall.CONFIG
         self.handles_signals = self.config.get("opt_handle_signals") == "yes"
@@ -104,6 +108,12 @@ class Runtime:
         RuntimeError
             With Julia's message, for what should not happen.
         """
+        if threading.get_ident() == self._thread:
+            self._call(name, integers, arrays)
+        else:
+            self._courier.run(self._call, name, integers, arrays)
+
+    def _call(self, name: str, integers: int, arrays: tuple[int, ...]) -> None:
         if _state.refusal:
             raise BackendUnavailable(_state.refusal)
         with _state.lock:
@@ -117,15 +127,59 @@ class Runtime:
             raise MemoryError(f"{name}: Julia could not allocate its workspace; use a smaller batch")
         raise RuntimeError(f"{name}: Julia says: {text}; the arguments were checked, so please report this")
 
+    def _read_facts(self) -> str:
+        with _state.lock:
+            return _read(self._facts)
+
     def info(self) -> JuliaInfo:
         """Return what runs."""
-        with _state.lock:
-            julia, nnlib, flux, project, threads, blas = _read(self._facts).split("\n")
+        here = threading.get_ident() == self._thread
+        text = self._read_facts() if here else self._courier.run(self._read_facts)
+        julia, nnlib, flux, project, threads, blas = text.split("\n")
         executable = str(self.config.get("exepath") or "")
         return JuliaInfo(
             julia, nnlib, flux, _juliacall_version(), executable, project, int(threads), blas,
             self.handles_signals, self.started_here,
         )  # fmt: skip
+
+
+class _Courier:
+    """A thread that never ends and makes the calls of every thread but Julia's first.
+
+    A thread that calls Julia is adopted by it for good, and its end runs Julia code beside whatever runs then. So there is
+    one such thread at most, and it does not end.
+    """
+
+    def __init__(self) -> None:
+        self.thread = 0
+        """Its number, where Julia was started on it."""
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = queue.SimpleQueue()
+        self._started = False
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function on the courier's thread and return its result, or raise what it raises."""
+        with _state.lock:
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self._work, name="pyflux_pad Julia", daemon=True).start()
+        future: Future[Any] = Future()
+        self._jobs.put((future, function, arguments))
+        return future.result()
+
+    def start_julia(self) -> list[int]:
+        """Start Julia on the courier's thread, because the caller's may end."""
+        addresses = self.run(_load)
+        self.thread = self.run(threading.get_ident)
+        return addresses
+
+    def _work(self) -> None:
+        while True:
+            future, function, arguments = self._jobs.get()
+            try:
+                future.set_result(function(*arguments))
+            except BaseException as error:
+                future.set_exception(error)
+            del future, function, arguments
 
 
 def _read(entry: Any) -> str:
@@ -182,7 +236,10 @@ def _start() -> Runtime:
             "Julia's collector needs; call pyflux_pad.julia_info() once on that thread (as a rule the main thread)"
         )
     try:
-        started = Runtime(_on_main_thread_or_parked(_load) if started_here else _load(), started_here)
+        courier = _Courier()
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        addresses = _load() if on_main_thread or not started_here else courier.start_julia()
+        started = Runtime(addresses, started_here, courier)
     except ImportError:
         raise
     except BackendUnavailable as error:
@@ -411,28 +468,6 @@ def _take_back_interrupts() -> None:
         signal.signal(signal.SIGINT, handler)
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-def _on_main_thread_or_parked(start: Any) -> Any:
-    """Call `start` on the main thread, or on a thread that never ends: Julia's first thread must outlive its users."""
-    if threading.current_thread() is threading.main_thread():
-        return start()
-    result: list[Any] = []
-    done = threading.Event()
-
-    def park() -> None:
-        try:
-            result.append(start())
-        except BaseException as error:
-            result.append(error)
-        done.set()
-        threading.Event().wait()
-
-    threading.Thread(target=park, name="pyflux_pad Julia", daemon=True).start()
-    done.wait()
-    if isinstance(result[0], BaseException):
-        raise result[0]
-    return result[0]
 
 
 def _after_fork() -> None:
