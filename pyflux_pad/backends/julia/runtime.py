@@ -146,8 +146,8 @@ class Runtime:
 class _Courier:
     """A thread that never ends and makes the calls of every thread but Julia's first.
 
-    A thread that calls Julia is adopted by it for good, and its end runs Julia code beside whatever runs then. So there is
-    one such thread at most, and it does not end.
+    A thread that calls Julia is adopted by it for good, and its end runs Julia code beside whatever runs then. So there
+    is one such thread at most, and it does not end.
     """
 
     def __init__(self) -> None:
