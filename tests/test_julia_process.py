@@ -171,20 +171,6 @@ def test_many_short_lived_threads():
 
 
 @needs_julia
-def test_several_julia_threads():
-    out = run("""
-    check(); collect()
-    worker = threading.Thread(target=lambda: (check_many(), collect()))
-    worker.start(); collect(); worker.join()
-    grouped = np.ones((4, 8, 40), np.float32)
-    y = pp.conv(grouped, np.ones((8, 2, 3), np.float32), groups=4, backend="julia")
-    assert (y == 6).all()
-    print("threads:", pp.julia_info().threads, pp.julia_info().handle_signals)
-    """, env={"PYTHON_JULIACALL_THREADS": "2"})
-    assert "threads: 2 True" in out
-
-
-@needs_julia
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("signals", ["no", "yes"])
 def test_faulthandler(when, signals):
