@@ -114,9 +114,9 @@ class Runtime:
             self._courier.run(self._call, name, integers, arrays)
 
     def _call(self, name: str, integers: int, arrays: tuple[int, ...]) -> None:
-        if _state.refusal:
-            raise BackendUnavailable(_state.refusal)
         with _state.lock:
+            if _state.refusal:  # asked while the lock is held: Python may have begun to end while this thread waited
+                raise BackendUnavailable(_state.refusal)
             status = self._entries[name](integers, *arrays)
             if status == _DONE:
                 return
