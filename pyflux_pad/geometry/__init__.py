@@ -24,7 +24,7 @@ from .plan import (
     plan_conv,
     plan_padded,
 )
-from .pool import AdaptiveGeometry, PoolGeometry, adaptive_geometry, cached_pool_geometry, pool_geometry
+from .pool import AdaptiveGeometry, PoolGeometry, adaptive_geometry, cached_pool_geometry, pool_geometry, window_bounds
 
 __all__ = [
     "STRATEGIES",
@@ -54,4 +54,5 @@ __all__ = [
     "shape_of",
     "spatial_ndim",
     "transposed_geometry",
+    "window_bounds",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
-from ..padding import GeometryError, Pairs
+from ..padding import GeometryError, Pairs, source_index
 from .convolution import Sizes
 
 
@@ -42,6 +44,14 @@ class PadGeometry:
     def output_size(self) -> Sizes:
         """Spatial size of the result."""
         return tuple([n + low + high for n, (low, high) in zip(self.cut_size, self.pads, strict=True)])
+
+    def sources(self, axis: int, arange: Callable[..., Any], where: Callable[..., Any]) -> Any:
+        """Return the input cell that every cell of the result shows along an axis; -1 where it shows a constant."""
+        n, (cut, _), (low, high) = self.cut_size[axis], self.cuts[axis], self.pads[axis]
+        cells = arange(-low, n + high)
+        if self.modes[axis] == "constant":
+            return where((cells >= 0) & (cells < n), cells + cut, -1)
+        return source_index(cells, n, self.modes[axis]) + cut
 
     def differentiated(self) -> PadGeometry:
         """Return the padding whose transpose is the gradient: with detached cells, a padding by constants."""

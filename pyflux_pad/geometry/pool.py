@@ -45,6 +45,11 @@ class PoolGeometry:
         return len(self.kernel_size)
 
     @property
+    def step(self) -> Sizes:
+        """Distance between the cells of a window."""
+        return self.dilation
+
+    @property
     def cut_size(self) -> Sizes:
         """What the cuts leave."""
         return tuple([n - low - high for n, (low, high) in zip(self.input_size, self.cuts, strict=True)])
@@ -105,6 +110,11 @@ class AdaptiveGeometry:
         """Number of spatial axes."""
         return len(self.output_size)
 
+    @property
+    def step(self) -> Sizes:
+        """Distance between the cells of a window."""
+        return (1,) * self.ndim
+
     def taps(self, axis: int) -> Taps:
         """Return, for every cell of the longest window, the outputs that have it, and their inputs."""
         windows = self._windows(axis)
@@ -123,6 +133,21 @@ class AdaptiveGeometry:
     def _windows(self, axis: int) -> list[tuple[int, int]]:
         n, out = self.input_size[axis], self.output_size[axis]
         return [(j * n // out, -(-(j + 1) * n // out)) for j in range(out)]
+
+
+def window_bounds(geometry: PoolGeometry | AdaptiveGeometry, axis: int) -> tuple[list[int], list[int]]:
+    """Return, of every window of an axis, its first cell in the input and how many it has, `step` apart."""
+    size = geometry.output_size[axis]
+    starts, counts = [0] * size, [0] * size
+    outputs_of, inputs_of = range(size), range(geometry.input_size[axis])
+    for outputs, inputs in geometry.taps(axis):
+        outputs = outputs_of[outputs] if isinstance(outputs, slice) else outputs
+        inputs = inputs_of[inputs] if isinstance(inputs, slice) else inputs
+        for output, cell in zip(outputs, inputs, strict=True):
+            if counts[output] == 0:
+                starts[output] = cell
+            counts[output] += 1
+    return starts, counts
 
 
 def pool_geometry(

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...geometry import AdaptiveGeometry, ConvGeometry, ConvPlan, PadGeometry, PoolGeometry
-from ...padding import source_index
+from ...geometry import AdaptiveGeometry, ConvGeometry, ConvPlan, PadGeometry, PoolGeometry, window_bounds
 from ..numpy import NumpyEngine
-from ..numpy.blocks import compute_dtype, native
+from ..numpy.blocks import compute_dtype, narrow, native
 from .runtime import running
 
 Array = Any
@@ -44,8 +43,7 @@ class JuliaEngine(NumpyEngine):
         """Return the convolution; a forced strategy cuts, pads and drops outputs as it says."""
         geometry = plan.geometry
         if plan.pads or plan.keeps:
-            for axis, start, length in plan.cuts:
-                x = x[(slice(None),) * axis + (slice(start, start + length),)]
+            x = narrow(x, plan.cuts)
             if plan.pads:
                 x = np.pad(x, ((0, 0), (0, 0), *(axis.pad for axis in plan.axes)))
             geometry = replace(
@@ -55,8 +53,7 @@ class JuliaEngine(NumpyEngine):
                 padding=tuple([axis.native for axis in plan.axes]),
             )
         y = _convolve("conv", geometry, geometry.output_shape, x, weight, bias)
-        for axis, start, length in plan.keeps:
-            y = y[(slice(None),) * axis + (slice(start, start + length),)]
+        y = narrow(y, plan.keeps)
         return np.ascontiguousarray(y) if plan.keeps and contiguous else y
 
     def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None) -> Array:
@@ -205,33 +202,17 @@ def _lift(sizes: tuple[int, ...]) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def _pad_index(geometry: PadGeometry) -> Array:
     """Return the input cell that every cell of the result shows, axis after axis; -1 where it shows a constant."""
-    vectors = [np.zeros(1, np.int64)] * (3 - len(geometry.modes))
-    for mode, n, (cut, _), (low, high) in zip(
-        geometry.modes, geometry.cut_size, geometry.cuts, geometry.pads, strict=True
-    ):
-        cells = np.arange(-low, n + high)
-        if mode == "constant":
-            vectors.append(np.where((cells >= 0) & (cells < n), cells + cut, -1))
-        else:
-            vectors.append(source_index(cells, n, mode) + cut)
-    return np.concatenate(vectors).astype(np.int64)
+    ndim = len(geometry.modes)
+    vectors = [geometry.sources(axis, np.arange, np.where) for axis in range(ndim)]
+    return np.concatenate([np.zeros(3 - ndim, np.int64), *vectors]).astype(np.int64)
 
 
 @lru_cache(maxsize=1024)
 def _places(geometry: Windows) -> tuple[tuple[int, ...], Array]:
     """Return the step of every axis, and first cell and number of cells of every window: starts first, then counts."""
-    missing = 3 - geometry.ndim
-    steps, starts, counts = [1] * missing, [np.zeros(1, np.int64)] * missing, [np.ones(1, np.int64)] * missing
-    for axis, out in enumerate(geometry.output_size):
-        start, count = np.zeros(out, np.int64), np.zeros(out, np.int64)
-        cells = np.arange(geometry.input_size[axis])
-        for outputs, inputs in geometry.taps(axis):
-            start[outputs] = np.where(count[outputs] == 0, cells[inputs], start[outputs])
-            count[outputs] += 1
-        steps.append(geometry.dilation[axis] if isinstance(geometry, PoolGeometry) else 1)
-        starts.append(start)
-        counts.append(count)
-    return tuple(steps), np.concatenate(starts + counts)
+    bounds = [([0], [1])] * (3 - geometry.ndim) + [window_bounds(geometry, axis) for axis in range(geometry.ndim)]
+    starts, counts = zip(*bounds, strict=True)
+    return _lift(geometry.step), np.concatenate(starts + counts).astype(np.int64)
 
 
 ENGINE = JuliaEngine()

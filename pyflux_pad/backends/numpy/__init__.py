@@ -29,6 +29,7 @@ from .blocks import (
     choose_tile,
     compute_dtype,
     grouped,
+    narrow,
     native,
     phases,
 )
@@ -110,8 +111,7 @@ class NumpyEngine(PadsAndPools):
     ) -> Array:
         """Return the convolution, in `out` if given; a forced strategy cuts, pads and drops outputs as it says."""
         geometry = plan.geometry
-        for axis, start, length in plan.cuts:
-            x = x[(slice(None),) * axis + (slice(start, start + length),)]
+        x = narrow(x, plan.cuts)
         if plan.pads:
             x = self.xp.pad(x, ((0, 0), (0, 0), *(axis.pad for axis in plan.axes)))
         computed = (geometry.batch, geometry.out_channels, *(axis.computed for axis in plan.axes))
@@ -124,8 +124,7 @@ class NumpyEngine(PadsAndPools):
             (Axis(1, 1, 0),) * (3 - len(axes)) + axes,
             bias,
         )
-        for axis, start, length in plan.keeps:
-            result = result[(slice(None),) * axis + (slice(start, start + length),)]
+        result = narrow(result, plan.keeps)
         if out is None:
             return self.xp.ascontiguousarray(result) if contiguous else result
         if result is not out:

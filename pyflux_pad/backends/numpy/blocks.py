@@ -214,6 +214,13 @@ def _length(box: slice) -> int:
     return box.stop - box.start
 
 
+def narrow(array: Array, slices: Sequence[tuple[int, int, int]]) -> Array:
+    """Return a view: a plan's `cuts` or `keeps`, (array axis, start, length) each."""
+    for axis, start, length in slices:
+        array = array[(slice(None),) * axis + (slice(start, start + length),)]
+    return array
+
+
 @lru_cache(maxsize=64)
 def native(dtype: Any) -> Any:
     """Return a dtype in the machine's byte order."""
