@@ -49,6 +49,21 @@ def pytest_collection_modifyitems(items):
         item.user_properties.extend(("engine", name) for name in sorted(computes))
 
 
+@pytest.fixture
+def run(capsys):
+    """Run a command line of the package; return its exit status, its output and its error output."""
+    from pyflux_pad import cli
+
+    def run(*argv):
+        try:
+            status = cli.main(argv)
+        except SystemExit as stop:
+            status = stop.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
 def pytest_terminal_summary(terminalreporter):
     """Say what the random cases covered, and of every engine whether it ran."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pyflux_pad
-from pyflux_pad import backends, cli
+from pyflux_pad import backends
 
 REFERENCE_VALUES = resources.files("pyflux_pad").joinpath("reference_values.json").read_text("utf-8")
 STORED = json.loads(REFERENCE_VALUES)["cases"]
@@ -19,20 +19,6 @@ AVAILABLE = [name for name, engine in pyflux_pad.available_backends().items() if
 # 8x9 input, kernel 3x4, stride 2: a geometry in which the frameworks' "same" rules give the same output size and
 # different pads. The values are worked out by hand.
 WORKED = ("--input", "8", "9", "--kernel", "3", "4", "--stride", "2")
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command line and return its exit status, its output and its error output."""
-
-    def run(*argv):
-        try:
-            status = cli.main(argv)
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

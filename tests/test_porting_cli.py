@@ -18,23 +18,13 @@ pytest.importorskip("torch")
 import porting_models  # noqa: E402
 from porting_onnx import floats, model, node, random  # noqa: E402
 
-from pyflux_pad import cli, porting  # noqa: E402
+from pyflux_pad import porting  # noqa: E402
 from pyflux_pad.porting.progress import Progress  # noqa: E402
 
 
-@pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Run a command line in an empty folder; return its exit status, output and error output."""
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-    def run(*argv):
-        try:
-            status = cli.main(argv)
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture
