@@ -171,6 +171,42 @@ def test_many_short_lived_threads():
 
 
 @needs_julia
+def test_several_julia_threads():
+    out = run("""
+    check(); collect()
+    worker = threading.Thread(target=lambda: (check_many(), collect()))
+    worker.start(); collect(); worker.join()
+    grouped = np.ones((4, 8, 40), np.float32)
+    y = pp.conv(grouped, np.ones((8, 2, 3), np.float32), groups=4, backend="julia")
+    assert (y == 6).all()
+    print("threads:", pp.julia_info().threads, pp.julia_info().handle_signals)
+    """, env={"PYTHON_JULIACALL_THREADS": "2"})
+    assert "threads: 2 True" in out
+
+
+@needs_julia
+def test_several_julia_threads_without_signals():
+    """Julia's collector stops its other threads by a signal, so this would crash sooner or later."""
+    out = run(REFUSED, env={"PYTHON_JULIACALL_THREADS": "2", "PYTHON_JULIACALL_HANDLE_SIGNALS": "no"})
+    assert "Julia has 2 threads and PYTHON_JULIACALL_HANDLE_SIGNALS is not yes" in out
+    assert "PYTHON_JULIACALL_THREADS to 1" in out
+
+
+@needs_julia
+def test_settings_of_one_process_are_not_those_of_its_children():
+    out = run("""
+    import os, subprocess
+    before = dict(os.environ)
+    check()
+    assert {name: os.environ[name] for name in before if "JULIACALL" in name} == \
+        {name: value for name, value in os.environ.items() if "JULIACALL" in name}
+    child = "import pyflux_pad as pp; info = pp.julia_info(); print(info.threads, info.handle_signals)"
+    subprocess.run([sys.executable, "-c", child], env={**os.environ, "PYTHON_JULIACALL_THREADS": "2"}, check=True)
+    """, unset=("PYTHON_JULIACALL_HANDLE_SIGNALS",))
+    assert "2 True" in out
+
+
+@needs_julia
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("signals", ["no", "yes"])
 def test_faulthandler(when, signals):

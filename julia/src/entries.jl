@@ -8,11 +8,17 @@ const MESSAGE = Ref("")
 
 const TYPES = (Float32, Float64, ComplexF32, ComplexF64)
 
+# NNlib spawns tasks where Julia has several threads. A thread that Julia did not start cannot wait for them.
+started_by_julia() = Threads.threadid() <= Threads.nthreads(:default) + Threads.nthreads(:interactive)
+
 """Run a kernel for the element type that the first integer numbers (from 1, in the order of `TYPES`)."""
 function run(kernel::F, integers::Ptr{Int64}, arrays...) where {F}
     try
-        # A call from C that waits for tasks on other threads crashed once in a while; BLAS has threads of its own.
-        NNlib.@disallow_spawns by_type(kernel, integers, arrays...)
+        if started_by_julia()
+            by_type(kernel, integers, arrays...)
+        else
+            NNlib.@disallow_spawns by_type(kernel, integers, arrays...)
+        end
         return DONE
     catch error
         error isa InterruptException && return INTERRUPTED

@@ -84,7 +84,7 @@ class Runtime:
         self._thread = courier.thread or threading.get_ident()
         self.started_here = started_here
         self.config: dict[str, Any] = juliacall.CONFIG
-        self.handles_signals = self.config.get("opt_handle_signals") == "yes"
+        self.handles_signals = _handles_signals(self.config)
         # Two threads at once inside Julia need its signal handlers. Without them the GIL keeps every other user of
         # juliacall out, so it is released only with them.
         prototype = ctypes.CFUNCTYPE if self.handles_signals else ctypes.PYFUNCTYPE
@@ -143,6 +143,11 @@ class Runtime:
         )  # fmt: skip
 
 
+def _handles_signals(config: dict[str, Any]) -> bool:
+    """Say whether a Julia of these settings of juliacall handles signals; left open means no."""
+    return config.get("opt_handle_signals") == "yes"
+
+
 class _Courier:
     """A thread that never ends and makes the calls of every thread but Julia's first.
 
@@ -166,9 +171,9 @@ class _Courier:
         self._jobs.put((future, function, arguments))
         return future.result()
 
-    def start_julia(self) -> list[int]:
+    def start_julia(self, load: Callable[[], list[int]]) -> list[int]:
         """Start Julia on the courier's thread, because the caller's may end."""
-        addresses = self.run(_load)
+        addresses = self.run(load)
         self.thread = self.run(threading.get_ident)
         return addresses
 
@@ -227,9 +232,6 @@ def _start() -> Runtime:
         lacking = missing()
         if lacking:
             raise BackendUnavailable("backend 'julia' cannot run: " + "; ".join(lacking))
-        threads = os.environ.get("PYTHON_JULIACALL_THREADS") or os.environ.get("JULIA_NUM_THREADS") or "1"
-        os.environ.setdefault("PYTHON_JULIACALL_HANDLE_SIGNALS", "no" if threads == "1" else "yes")
-        os.environ.setdefault("PYTHON_JULIACALL_STARTUP_FILE", "no")
     elif not _is_julias_first_thread():
         raise BackendUnavailable(
             "backend 'julia' cannot be used on this thread yet: juliacall was started on another one, whose help "
@@ -238,7 +240,8 @@ def _start() -> Runtime:
     try:
         courier = _Courier()
         on_main_thread = threading.current_thread() is threading.main_thread()
-        addresses = _load() if on_main_thread or not started_here else courier.start_julia()
+        load = _load_with_defaults if started_here else _load
+        addresses = load() if on_main_thread or not started_here else courier.start_julia(load)
         started = Runtime(addresses, started_here, courier)
     except ImportError:
         raise
@@ -254,6 +257,25 @@ def _start() -> Runtime:
     # Registered after juliacall's own hook, so it runs before it: the last call ends, then no new one is let in.
     atexit.register(_before_exit)
     return started
+
+
+def _load_with_defaults() -> list[int]:
+    """Load with our defaults where juliacall has no settings.
+
+    They are taken back: a child process with other numbers of threads must not inherit what was right for this one.
+    """
+    threads = _setting("threads") or os.environ.get("JULIA_NUM_THREADS") or "1"
+    defaults = {
+        "PYTHON_JULIACALL_HANDLE_SIGNALS": "no" if threads == "1" else "yes",
+        "PYTHON_JULIACALL_STARTUP_FILE": "no",
+    }
+    added = {name: value for name, value in defaults.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        return _load()
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _load() -> list[int]:
@@ -276,7 +298,7 @@ def _load() -> list[int]:
     buffer = ctypes.create_string_buffer(str(_julia_folder()).encode(), 1 << 16)
     program = _LOADER.format(
         address=ctypes.addressof(buffer), capacity=len(buffer), uuid=UUID, abi=ABI, oldest=OLDEST, newest=NEWEST,
-        nnlib=OLDEST_NNLIB,
+        nnlib=OLDEST_NNLIB, signals="true" if _handles_signals(config) else "false",
     )  # fmt: skip
     found = evaluate(program.encode())
     kind, *facts = buffer.value.decode("utf-8", "replace").split("\n") if found else ["failed", "no answer"]
@@ -291,6 +313,7 @@ _LOADER = """
 let buffer = Ptr{{UInt8}}({address}), folder = unsafe_string(buffer), uuid = Base.UUID("{uuid}")
     function load()
         v"{oldest}" <= VERSION < v"{newest}-" || return ["version", VERSION]
+        Threads.nthreads() == 1 || {signals} || return ["threads", Threads.nthreads()]
         project = something(Base.active_project(), "")
         known = Base.identify_package("PyFluxPad")
         known === nothing || known.uuid == uuid || return ["clash", known.uuid]
@@ -321,6 +344,10 @@ end
 
 _REASONS: dict[str, Callable[..., str]] = {
     "version": lambda found: f"this is {_wrong_version(found)}; {_OWN_JULIA}",
+    "threads": lambda found: (
+        f"Julia has {found} threads and PYTHON_JULIACALL_HANDLE_SIGNALS is not yes, so that its collector would crash "
+        f"the process sooner or later; set it to yes, or PYTHON_JULIACALL_THREADS to 1, before Python starts"
+    ),
     "clash": lambda found: (
         f"the project has another package named PyFluxPad (UUID {found}, ours is {UUID}); remove it from the project, "
         f"or point PYTHON_JULIACALL_PROJECT to one without it"
@@ -380,7 +407,9 @@ def missing() -> tuple[str, str] | None:
 
 def _setting(name: str) -> str | None:
     """Return one of juliacall's options, from -X or from the environment, as juliacall reads it."""
-    given = sys._xoptions.get(f"juliacall-{name}") or os.environ.get(f"PYTHON_JULIACALL_{name.upper()}")
+    given = sys._xoptions.get(f"juliacall-{name.replace('_', '-')}") or os.environ.get(
+        f"PYTHON_JULIACALL_{name.upper()}"
+    )
     return given if isinstance(given, str) else None
 
 
