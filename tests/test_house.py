@@ -108,7 +108,7 @@ def modules_after(code):
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-HEAVY = {"torch", "cupy", "juliacall", "juliapkg", "onnx"}
+HEAVY = {"torch", "cupy", "juliacall", "onnx"}  # juliapkg is light: it only knows where a Julia would be
 
 
 @pytest.mark.parametrize("code", [

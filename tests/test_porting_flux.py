@@ -50,13 +50,13 @@ REAL = {
 }  # fmt: skip
 
 
-def single(op, shape, *arrays, **attributes):
-    """Return a graph of one operator on an input x and constants."""
-    names = [f"a{place}" for place in range(len(arrays))]
-    node = Node("n", op, ("x", *names), ("y",), OPERATORS[op].complete("n", attributes))
-    weights = dict(zip(names, arrays, strict=True))
+def single(op, shape, *arrays, outputs=("y",), **attributes):
+    """Return a graph of one operator on an input x and constants; None is an input left out."""
+    names = ["" if array is None else f"a{place}" for place, array in enumerate(arrays)]
+    node = Node("n", op, ("x", *names), outputs, OPERATORS[op].complete("n", attributes))
+    weights = {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
     trained = frozenset(name for name, array in weights.items() if array.dtype.kind == "f")
-    return Graph("single", (Value("x", "float32", shape),), (Value("y"),), (node,), weights, trained)
+    return Graph("single", (Value("x", "float32", shape),), tuple(map(Value, outputs)), (node,), weights, trained)
 
 
 def window(kernel, *pairs, stride=1, dilation=1, **more):
@@ -88,6 +88,29 @@ SINGLES = {
     "product": lambda: single("MatMul", (2, 1, 4, 5), random(3, 5, 6)),
     "gather": lambda: single("Gather", (4, 5, 3), np.array([[0, -1, 2]]), axis=1),
     "resize": lambda: single("Resize", (1, 2, 3, 5), np.zeros(0, np.float32), floats(1, 1, 2, 1.5)),
+    "resize linear": lambda: single(
+        "Resize", (1, 2, 3, 5), np.zeros(0, np.float32), floats(1, 1, 2, 0.6), mode="linear"),
+    "resize linear corners": lambda: single(
+        "Resize", (1, 2, 4, 3), np.zeros(0, np.float32), np.zeros(0, np.float32), np.array([1, 2, 7, 5]),
+        mode="linear", coordinate_transformation_mode="align_corners"),
+    "resize linear asymmetric": lambda: single(
+        "Resize", (1, 2, 3), np.zeros(0, np.float32), floats(1, 1, 2.5), mode="linear",
+        coordinate_transformation_mode="asymmetric"),
+    "LSTM": lambda: single("LSTM", (4, 2, 3), random(1, 20, 3), random(1, 20, 5), outputs=("y", "h", "c")),
+    "LSTM with everything": lambda: single(
+        "LSTM", (2, 4, 3), random(2, 20, 3), random(2, 20, 5), random(2, 40), np.array([4, 2], np.int32),
+        random(2, 2, 5), random(2, 2, 5), random(2, 15), outputs=("y", "h", "c"), direction="bidirectional", layout=1,
+        activations=("HardSigmoid", "Tanh", "Affine", "Sigmoid", "Softsign", "LeakyRelu"),
+        activation_alpha=(0.3, 0.9, 0.1), activation_beta=(0.4, 0.2), clip=0.8),
+    "LSTM, backwards, coupled": lambda: single(
+        "LSTM", (4, 2, 3), random(1, 20, 3), random(1, 20, 5), random(1, 40), np.array([4, 1], np.int32),
+        outputs=("y", "h", "c"), direction="reverse", input_forget=1),
+    "GRU": lambda: single(
+        "GRU", (4, 2, 3), random(2, 15, 3), random(2, 15, 5), random(2, 30), outputs=("y", "h"),
+        direction="bidirectional"),
+    "GRU that resets after": lambda: single(
+        "GRU", (4, 2, 3), random(1, 15, 3), random(1, 15, 5), random(1, 30), None, random(1, 2, 5),
+        outputs=("y", "h"), linear_before_reset=1, clip=0.5),
     "depth to space": lambda: single("DepthToSpace", (1, 8, 2, 3), blocksize=2),
     "group norm": lambda: single("GroupNormalization", (2, 6, 4, 5), random(6), random(6), num_groups=3),
     "layer norm": lambda: single("LayerNormalization", (2, 3, 4, 5), random(4, 5), random(4, 5), axis=2),
@@ -168,8 +191,8 @@ def refuses(graph, folder, match, **options):
 
 
 def test_nothing_is_written_of_what_cannot_be(tmp_path):
-    graph = single("Resize", (1, 1, 4, 4), np.zeros(0, np.float32), floats(1, 1, 2, 2), mode="linear")
-    refuses(graph, tmp_path / "out", r"node 'n' \(Resize\): mode='linear' is not written for Flux")
+    graph = single("Resize", (1, 1, 4, 4), np.zeros(0, np.float32), floats(1, 1, 2, 2), mode="cubic")
+    refuses(graph, tmp_path / "out", r"node 'n' \(Resize\): mode='cubic', .* there are nearest, and linear")
     open_sizes = single("Relu", ("batch", 2))
     refuses(open_sizes, tmp_path / "out", r"input x: float32 batchx2 has open sizes.*--size NAME=VALUE")
     wide = single("Pad", (1, 1, 3), mode="reflect", pads=Pads.explicit([(0, 0), (0, 0), (0, 3)]))

@@ -150,7 +150,9 @@ def _port(arguments: argparse.Namespace) -> dict[str, Any]:
     check.require(backend)
     # Before anything is written: wrong inputs must leave nothing behind.
     checked = _reference(arguments, graph, backend) if arguments.check else None
-    write(written, arguments.out, force=arguments.force)
+    # What is run in Julia is what is run here.
+    more = {"inputs": checked[1]} if checked and arguments.to == "flux" else {}
+    write(written, arguments.out, force=arguments.force, **more)
     record: dict[str, Any] = {
         "model": arguments.model,
         "to": arguments.to,

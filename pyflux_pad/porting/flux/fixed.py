@@ -20,15 +20,15 @@ class Fixed:
     outputs: Mapping[str, np.ndarray]
 
 
-def fixed(graph: Graph) -> Fixed:
-    """Run a graph once on random numbers and fix what that run shows.
+def fixed(graph: Graph, given: Mapping[str, np.ndarray] | None = None) -> Fixed:
+    """Run a graph once, on random numbers if nothing is given, and fix what that run shows.
 
     Raises
     ------
     ModelError
         For an input whose size is open.
     """
-    inputs = {value.name: _example(value) for value in graph.inputs}
+    inputs = {value.name: _example(value) for value in graph.inputs} | dict(given or {})
     shapes: dict[str, Value] = {}
     constant = set(graph.arrays) - graph.parameters
     known: dict[str, np.ndarray] = {}

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
-from ..arrays.numpy import NumpyArrays
 from ..graph import Node
-from ..operators import OPERATORS
+from ..operators.resize import nearest_cells, places_of
 from .code import TYPES, Code, dim, ints, layer, number, refused
 
 # Element by element; {x} and {y} are the inputs, other names are attributes.
@@ -164,20 +161,26 @@ def _gather(code: Code, node: Node) -> str:
 
 @layer("Resize")
 def _resize(code: Code, node: Node) -> str:
-    """Nearest only: every axis is an index, found by resampling the places themselves."""
-    if node.attributes["mode"] != "nearest":
-        raise refused(node, f"mode={node.attributes['mode']!r} is not written for Flux; there is nearest")
-    shape, chosen = code.shape(node.inputs[0]), {}
+    """Write the nearest cells, or the places that are interpolated linearly, of every axis as numbers."""
+    given = node.attributes
+    rule = given["coordinate_transformation_mode"]
+    known = "there are nearest, and linear without antialias or tf_crop_and_resize"
+    if given["mode"] == "cubic" or (given["mode"] == "linear" and given["antialias"]) or rule == "tf_crop_and_resize":
+        raise refused(node, f"mode={given['mode']!r}, antialias={given['antialias']} by the rule {rule!r} is not "
+                            f"written for Flux; {known}")  # fmt: skip
+    shape, cells, x = code.shape(node.inputs[0]), {}, code.ref(node.inputs[0])
     settings = [code.setting(node, place) for place in (1, 2, 3)]
-    for axis, size in enumerate(shape):
-        along = np.arange(1.0, size + 1).reshape(-1, *(1,) * (len(shape) - 1 - axis))
-        resized = OPERATORS["Resize"].run(
-            NumpyArrays(None), np.broadcast_to(along, shape), *settings, **node.attributes
-        )
-        cells = np.moveaxis(resized, axis, 0).reshape(resized.shape[axis], -1)[:, 0].astype(int)
-        if cells.tolist() != list(range(1, size + 1)):
-            chosen[axis] = f"[{', '.join(map(str, cells))}]"
-    return _indexed(code.ref(node.inputs[0]), len(shape), chosen)
+    for axis, _, places in places_of(
+        shape, *settings, rule=rule, policy=given["keep_aspect_ratio_policy"], axes=given["axes"]
+    ):
+        if given["mode"] == "nearest":
+            chosen = nearest_cells(places, shape[axis], given["nearest_mode"]) + 1
+            cells[axis] = f"[{', '.join(map(str, chosen))}]"
+        else:
+            step = (places[-1] - places[0]) / max(len(places) - 1, 1)
+            numbers = f"{float(places[0])!r} .+ {float(step)!r} .* (0:{len(places) - 1})"
+            x = code.let(f"{code.need('interpolated')}({x}, {numbers}, {dim(axis, len(shape))})")
+    return _indexed(x, len(shape), cells) if cells else x
 
 
 @layer("DepthToSpace", "SpaceToDepth")

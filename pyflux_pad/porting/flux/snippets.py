@@ -38,6 +38,79 @@ function taken(x, index, dim)
     y = x[ntuple(d -> d == dim ? rows : Colon(), ndims(x))...]
     reshape(y, size(x)[1:(dim - 1)]..., size(index)..., size(x)[(dim + 1):end]...)
 end""",
+    "interpolated": """\
+# Linear interpolation along a dimension at places on it that are counted from 0; beyond the ends it is constant.
+function interpolated(x, places, dim)
+    last = size(x, dim) - 1
+    low = clamp.(floor.(Int, places), 0, last)
+    along = ntuple(d -> d == dim ? length(places) : 1, ndims(x))
+    share = reshape(eltype(x).(clamp.(places .- low, 0, 1)), along)
+    at(cells) = x[ntuple(d -> d == dim ? cells .+ 1 : Colon(), ndims(x))...]
+    (1 .- share) .* at(low) .+ share .* at(min.(low .+ 1, last))
+end""",
+    "over_time": """\
+# Drive a cell over x (input, batch, time) in every direction, from states (hidden, batch, directions) or zeros. Returns
+# its first state at every time, (hidden, batch, directions, time), and the last of every state. A sequence of the batch
+# that has ended keeps its states and gives zeros.
+function over_time(cell, x, r, states, lengths, backwards)
+    lengths === nothing && (lengths = fill(size(x, 3), size(x, 2)))
+    zero_state = Flux.zeros_like(x, (size(r, 1), size(x, 2), size(r, 3)))
+    states = map(state -> state === nothing ? zero_state : state, states)
+    ys, finals = [], []
+    for (d, back) in enumerate(backwards)
+        now = map(state -> state[:, :, d], states)
+        y = []
+        for t in (back ? reverse(axes(x, 3)) : axes(x, 3))
+            new = cell(d, x[:, :, t], now...)
+            alive = reshape(lengths .>= t, 1, :)
+            y = vcat(y, [ifelse.(alive, new[1], zero(new[1]))])
+            now = map((a, b) -> ifelse.(alive, a, b), new, now)
+        end
+        ys = vcat(ys, [stack(back ? reverse(y) : y)])
+        finals = vcat(finals, [now])
+    end
+    permutedims(stack(ys), (1, 2, 4, 3)), map(part -> stack([now[part] for now in finals]), 1:length(states))...
+end
+
+# What the gates of a direction get from an input or a state, and the rows of one of several gates.
+gates(w, x, d) = w[:, :, d]' * x
+gate(total, number, hidden) = total[(number - 1) * hidden + 1:number * hidden, :]
+biases(b, part, d) = b === nothing ? false : b[part, d]""",
+    "lstm": """\
+# ONNX's LSTM: the gates are input, output, forget and cell; the peepholes are those of the first three.
+function lstm(x, w, r, b; h = nothing, c = nothing, peepholes = nothing, lengths = nothing, backwards = (false,),
+              functions = map(_ -> (sigmoid, tanh, tanh), backwards), clip = typemax(eltype(x)), coupled = false)
+    n = size(r, 1)
+    peep(number, c, d) = peepholes === nothing ? false : peepholes[(number - 1) * n + 1:number * n, d] .* c
+    function cell(d, x, h, c)
+        f, g, k = functions[d]
+        total = gates(w, x, d) .+ biases(b, 1:4n, d) .+ gates(r, h, d) .+ biases(b, 4n + 1:8n, d)
+        total = clamp.(total, -clip, clip)
+        i = f.(gate(total, 1, n) .+ peep(1, c, d))
+        forget = coupled ? 1 .- i : f.(gate(total, 3, n) .+ peep(3, c, d))
+        c = forget .* c .+ i .* g.(gate(total, 4, n))
+        o = f.(gate(total, 2, n) .+ peep(2, c, d))
+        o .* k.(c), c
+    end
+    over_time(cell, x, r, (h, c), lengths, backwards)
+end""",
+    "gru": """\
+# ONNX's GRU: the gates are update, reset and new; `reset_after` is how torch and cuDNN reset.
+function gru(x, w, r, b; h = nothing, lengths = nothing, backwards = (false,),
+             functions = map(_ -> (sigmoid, tanh), backwards), clip = typemax(eltype(x)), reset_after = false)
+    n = size(r, 1)
+    function cell(d, x, h)
+        f, g = functions[d]
+        from_x = gates(w, x, d) .+ biases(b, 1:3n, d)
+        from_h = gates(r[:, 1:2n, :], h, d) .+ biases(b, 3n + 1:5n, d)
+        update, reset = (f.(clamp.(gate(from_x, k, n) .+ gate(from_h, k, n), -clip, clip)) for k in 1:2)
+        again(h) = gates(r[:, 2n + 1:3n, :], h, d) .+ biases(b, 5n + 1:6n, d)
+        new = gate(from_x, 3, n) .+ (reset_after ? reset .* again(h) : again(reset .* h))
+        new = g.(clamp.(new, -clip, clip))
+        ((1 .- update) .* new .+ update .* h,)
+    end
+    over_time(cell, x, r, (h,), lengths, backwards)
+end""",
     "erf": """\
 # The error function of the C library of Julia.
 erf(x::Float32) = ccall((:erff, Base.Math.libm), Float32, (Float32,), x)
@@ -45,7 +118,7 @@ erf(x::Float64) = ccall((:erf, Base.Math.libm), Float64, (Float64,), x)""",
 }
 """The helpers by name."""
 
-NEEDS = {"product": ("expanded",)}
+NEEDS = {"product": ("expanded",), "lstm": ("over_time",), "gru": ("over_time",)}
 """The helpers that a helper calls."""
 
 MODEL = """\

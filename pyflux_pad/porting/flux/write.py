@@ -9,7 +9,7 @@ import numpy as np
 
 from ..files import refuse_existing_folder, write_whole_folder
 from ..graph import Graph, Value
-from . import layers, safetensors, windows  # noqa: F401  (importing them fills the table)
+from . import layers, recurrent, safetensors, windows  # noqa: F401  (importing them fills the table)
 from .code import Code, check_types, read_array, text
 from .fixed import Fixed, fixed
 from .read import turned
@@ -22,7 +22,9 @@ FILES = ("model.jl", "graph.json", "weights.safetensors", "Project.toml", "check
 """What the folder has; one that has none of them is never replaced."""
 
 
-def write_flux(graph: Graph, folder: str | Path, *, force: bool = False) -> None:
+def write_flux(
+    graph: Graph, folder: str | Path, *, inputs: Mapping[str, np.ndarray] | None = None, force: bool = False
+) -> None:
     """Write a graph as a model of Flux, which needs neither Python nor a package besides Flux.
 
     ``model.jl`` is a module with a struct of Flux layers, one for every node with weights, and a forward function;
@@ -35,13 +37,16 @@ def write_flux(graph: Graph, folder: str | Path, *, force: bool = False) -> None
         What to write. Its inputs must have fixed sizes, which reshapes and overhanging pools are written for.
     folder
         Where to write; its parent must exist. It appears complete or not at all.
+    inputs
+        What ``check.jl`` runs the model on, by name, in the dtypes of the inputs; by default random numbers.
     force
         Whether to replace a folder that `write_flux` wrote.
 
     Raises
     ------
     ModelError
-        If the folder exists, an input has an open size, or a node cannot be written: nothing is written then.
+        If the folder exists, an input has an open size, `inputs` do not fit, or a node cannot be written: nothing
+        is written then.
 
     Notes
     -----
@@ -49,7 +54,7 @@ def write_flux(graph: Graph, folder: str | Path, *, force: bool = False) -> None
     roots, logarithms and powers of negative numbers are errors in Julia instead of NaN.
     """
     refuse_existing_folder("write_flux", folder, force, FILES)
-    known = fixed(graph)
+    known = fixed(graph, inputs)
     check_types(known.graph.arrays)
     code = Code(known.graph)
     for position, node in enumerate(known.graph.nodes, 1):

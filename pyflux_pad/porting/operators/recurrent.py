@@ -38,18 +38,27 @@ def _check(attributes: Mapping[str, Any]) -> str:
     return ""
 
 
+def activation_settings(
+    names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
+) -> list[tuple[str, list[float]]]:
+    """Return every activation and its numbers; those that have an alpha or a beta take the next one that was given."""
+    left = [list(alphas or ()), list(betas or ())]
+
+    def settings(name: str) -> list[float]:
+        defaults = _ACTIVATIONS[name][1]
+        return [given.pop(0) if given else default for given, default in zip(left, defaults, strict=False)]
+
+    return [(name.lower(), settings(name.lower())) for name in names]
+
+
 def _activations(
     ns: Arrays, names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
 ) -> list[Activation]:
-    """Return the activations; those that have an alpha or a beta take the next one that was given."""
-    left = [list(alphas or ()), list(betas or ())]
-
-    def bind(name: str) -> Activation:
-        function, defaults = _ACTIVATIONS[name.lower()]
-        settings = [given.pop(0) if given else default for given, default in zip(left, defaults, strict=False)]
+    def bind(name: str, settings: list[float]) -> Activation:
+        function = _ACTIVATIONS[name][0]
         return lambda x: function(ns, x, *settings)
 
-    return [bind(name) for name in names]
+    return [bind(name, settings) for name, settings in activation_settings(names, alphas, betas)]
 
 
 def _run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,19 +63,12 @@ def resize(
     keep_aspect_ratio_policy: str = "stretch", axes: tuple[int, ...] | None = None,
 ) -> Array:  # fmt: skip
     """Resample by `scales` or to `sizes`, for `axes` or all of them."""
-    chosen = range(x.ndim) if axes is None else [axis % x.ndim for axis in axes]
-    factors, lengths = _lengths(x.shape, chosen, scales, sizes, keep_aspect_ratio_policy)
-    regions = [(0.0, 1.0)] * len(factors)
-    if coordinate_transformation_mode == "tf_crop_and_resize":
-        regions = list(zip(map(float, roi[: len(factors)]), map(float, roi[len(factors) :]), strict=True))
-    for axis, factor, length, region in zip(chosen, factors, lengths, regions, strict=True):
+    for axis, factor, places in places_of(
+        x.shape, roi, scales, sizes, rule=coordinate_transformation_mode, policy=keep_aspect_ratio_policy, axes=axes
+    ):
         n = x.shape[axis]
-        if factor == 1 and length == n and region == (0.0, 1.0):
-            continue
-        exact = factor * n if sizes is None else float(length)
-        places = _PLACES[coordinate_transformation_mode](np.arange(length, dtype=float), factor, n, exact, region)
         if mode == "nearest":
-            x = ns.take(x, np.clip(_NEAREST[nearest_mode](places), 0, n - 1).astype(np.int64), axis)
+            x = ns.take(x, nearest_cells(places, n, nearest_mode), axis)
         else:
             taps, weights = _taps(places, mode, factor if antialias else 1.0, cubic_coeff_a)
             x = _weighted(ns, x, axis, taps, weights, bool(exclude_outside))
@@ -84,6 +77,27 @@ def resize(
             mask = outside.reshape(-1, *(1,) * (x.ndim - 1 - axis))
             x = ns.where(ns.asarray(mask, x), extrapolation_value, x)
     return x
+
+
+def places_of(
+    shape: Sequence[int], roi: Any, scales: Any, sizes: Any, *, rule: str, policy: str, axes: tuple[int, ...] | None
+) -> Iterator[tuple[int, float, np.ndarray]]:
+    """Yield every axis that changes, its scale, and where each output cell lies on the input, counted from 0."""
+    chosen = range(len(shape)) if axes is None else [axis % len(shape) for axis in axes]
+    factors, lengths = _lengths(shape, chosen, scales, sizes, policy)
+    regions = [(0.0, 1.0)] * len(factors)
+    if rule == "tf_crop_and_resize":
+        regions = list(zip(map(float, roi[: len(factors)]), map(float, roi[len(factors) :]), strict=True))
+    for axis, factor, length, region in zip(chosen, factors, lengths, regions, strict=True):
+        n = shape[axis]
+        if factor != 1 or length != n or region != (0.0, 1.0):
+            exact = factor * n if sizes is None else float(length)
+            yield axis, factor, _PLACES[rule](np.arange(length, dtype=float), factor, n, exact, region)
+
+
+def nearest_cells(places: np.ndarray, n: int, mode: str) -> np.ndarray:
+    """Return the input cells that are nearest to some places."""
+    return np.clip(_NEAREST[mode](places), 0, n - 1).astype(np.int64)
 
 
 def _lengths(shape: Any, axes: Any, scales: Any, sizes: Any, policy: str) -> tuple[list[float], list[int]]:
