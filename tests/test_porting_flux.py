@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import porting_models as models  # noqa: E402
 from porting_onnx import floats, random  # noqa: E402
-from test_porting_networks import installed  # noqa: E402
+from test_porting_networks import LOWEST, in_float64, installed, reference, tone  # noqa: E402
 
 from pyflux_pad import cli, porting  # noqa: E402
 from pyflux_pad.porting import Graph, ModelError, Node, Pads, Value  # noqa: E402
@@ -299,10 +299,95 @@ def test_operators_under_flux(tmp_path):
 
 
 @flux
-@pytest.mark.parametrize("name", REAL)
-def test_real_models_under_flux(name, tmp_path):
-    verdicts, shown = run_checks(tmp_path, {name: of_package(*REAL[name])})
+def test_rapidocr_under_flux(tmp_path):
+    verdicts, shown = run_checks(tmp_path, {"rapidocr": of_package(*REAL["rapidocr"])})
     assert all(verdicts.values()), shown
+
+
+# Write what a model gives for the inputs of its check.
+OUTPUTS = """
+include(joinpath(ARGS[1], "model.jl"))
+inputs = open(joinpath(ARGS[1], "check.safetensors")) do io
+    array = Ported.reader(io)
+    {inputs}
+end
+open(io -> foreach(y -> write(io, y), Ported.load_model()(inputs...)), ARGS[2], "w")
+"""
+
+
+def outputs_of_julia(folder, shapes):
+    """Run the model of a folder in Julia on the inputs of its check; return its outputs."""
+    reads = re.search(r"array = Ported\.reader\(io\)\n +(\(.*?,\)),", (folder / "check.jl").read_text())
+    (folder.parent / "outputs.jl").write_text(OUTPUTS.format(inputs=reads[1]))
+    raw = folder.parent / "outputs.bin"
+    subprocess.run(["julia", f"--project={PROJECT}", folder.parent / "outputs.jl", folder, raw], check=True,
+                   timeout=900)  # fmt: skip
+    flat = np.fromfile(raw, np.float32)
+    ends = np.cumsum([np.prod(shape) for shape in shapes])
+    assert flat.size == ends[-1]
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+
+
+@flux
+@pytest.mark.parametrize("keys", [(69,), (60, 64, 67)], ids=("A4", "C major"))
+def test_basic_pitch_hears_the_notes_in_julia(keys, tmp_path):
+    """As in test_porting_networks: the notes, and as near to the result in float64 as ONNX Runtime is."""
+    path = installed("basic_pitch", REAL["basic-pitch"][1])
+    graph = of_package(*REAL["basic-pitch"])
+    inputs = {graph.inputs[0].name: tone(*keys)}
+    porting.write_flux(graph, tmp_path / "out", inputs=inputs)
+    wanted = reference(path.read_bytes(), inputs)
+    exact = in_float64(graph).run({name: array.astype(np.float64) for name, array in inputs.items()})
+    names = [value.name for value in graph.outputs]
+    found = dict(zip(names, outputs_of_julia(tmp_path / "out", [wanted[name].shape for name in names]), strict=True))
+    for name, want in wanted.items():
+        error, theirs = (np.abs(array - exact[name]).max() for array in (found[name], want))
+        assert error <= max(1e-4 * np.abs(want).max(), 1.5 * theirs), name
+    heard = np.argsort(found["StatefulPartitionedCall:1"][0].mean(0))[-len(keys):] + LOWEST
+    assert sorted(heard) == sorted(keys)
+
+
+# The derivative of the sum of squares by the weights, on the way from the weights of one folder to those of another.
+SLOPE = """
+module A
+include(joinpath(ARGS[1], "model.jl"))
+end
+module B
+include(joinpath(ARGS[2], "model.jl"))
+end
+using Flux
+x = open(io -> A.Ported.reader(io){read}, joinpath(ARGS[1], "check.safetensors"))
+flat, rebuild = Flux.destructure(A.Ported.load_model())
+there, _ = Flux.destructure(B.Ported.load_model())
+gradient = Flux.gradient(weights -> sum(abs2, rebuild(weights)(x)), flat)[1]
+println("SLOPE ", sum(Float64.(gradient) .* (Float64.(there) .- flat)))
+"""
+
+
+@flux
+@pytest.mark.parametrize("name", ["TCN", "U-Net", "MobileNet"])
+def test_gradients_under_flux(name, tmp_path):
+    """Zygote's gradient by all weights at once is torch's: their products with a random direction are equal."""
+    graph = NETWORKS[name]()
+    rng = np.random.default_rng(3)
+    step = {key: (0.1 * rng.standard_normal(graph.arrays[key].shape)).astype(np.float32)
+            for key in sorted(graph.parameters)}  # fmt: skip
+    moved = graph.replaced(arrays=graph.arrays | {key: graph.arrays[key] + change for key, change in step.items()})
+    porting.write_flux(graph, tmp_path / "a")
+    porting.write_flux(moved, tmp_path / "b")
+    stored = safetensors.read(tmp_path / "a" / "check.safetensors")
+    (x,) = (array for key, array in stored.items() if key.startswith("input "))
+    module = graph.to_torch()
+    module(torch.as_tensor(x)).square().sum().backward()
+    gradients = {key: parameter.grad.double().numpy() for key, parameter in module.named_parameters()}
+    products = [gradients[module.keys[name]] * change for name, change in step.items()]
+    read = re.search(r"array(\(Float32, .*?\)\)),", (tmp_path / "a" / "check.jl").read_text())
+    (tmp_path / "slope.jl").write_text(SLOPE.format(read=read[1]))
+    done = subprocess.run(["julia", f"--project={PROJECT}", tmp_path / "slope.jl", tmp_path / "a", tmp_path / "b"],
+                          capture_output=True, text=True, timeout=900, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = float(re.search(r"SLOPE (\S+)", done.stdout)[1])
+    assert abs(found - sum(part.sum() for part in products)) <= 1e-5 * sum(np.abs(part).sum() for part in products)
 
 
 @flux
