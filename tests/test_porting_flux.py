@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 import porting_models as models  # noqa: E402
 from porting_onnx import floats, random  # noqa: E402
+from test_porting_cases import LIGHT, randomised  # noqa: E402
 from test_porting_networks import LOWEST, in_float64, installed, reference, tone  # noqa: E402
 
 from pyflux_pad import cli, porting  # noqa: E402
@@ -295,6 +296,20 @@ def test_networks_under_flux(tmp_path):
 @flux
 def test_operators_under_flux(tmp_path):
     verdicts, shown = run_checks(tmp_path, {name: build() for name, build in SINGLES.items()})
+    assert all(verdicts.values()), shown
+
+
+@flux
+def test_light_models_under_flux(tmp_path):
+    graphs = {}
+    for name in ("light_densenet121", "light_inception_v2", "light_shufflenet"):
+        model, arrays = randomised(LIGHT[name])
+        graph = porting.read_onnx(model)
+        (image,) = (value for value in graph.inputs if arrays[value.name].shape[:2] == (1, 3))
+        weights = {key: array for key, array in arrays.items() if key != image.name}
+        graphs[name] = graph.replaced(inputs=(image,), arrays={**graph.arrays, **weights},
+                                      parameters=graph.parameters | set(weights))  # fmt: skip
+    verdicts, shown = run_checks(tmp_path, graphs)
     assert all(verdicts.values()), shown
 
 
