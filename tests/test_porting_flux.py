@@ -21,6 +21,7 @@ from test_porting_networks import LOWEST, in_float64, installed, reference, tone
 from pyflux_pad import cli, porting  # noqa: E402
 from pyflux_pad.porting import Graph, ModelError, Node, Pads, Value  # noqa: E402
 from pyflux_pad.porting.flux import safetensors  # noqa: E402
+from pyflux_pad.porting.module import state_names  # noqa: E402
 from pyflux_pad.porting.operators import OPERATORS  # noqa: E402
 
 
@@ -313,6 +314,13 @@ def test_light_models_under_flux(tmp_path):
     assert all(verdicts.values()), shown
 
 
+def found(pattern, text):
+    """Return what a pattern with one group finds in a text."""
+    match = re.search(pattern, text)
+    assert match, text
+    return match[1]
+
+
 @flux
 def test_rapidocr_under_flux(tmp_path):
     verdicts, shown = run_checks(tmp_path, {"rapidocr": of_package(*REAL["rapidocr"])})
@@ -332,8 +340,8 @@ open(io -> foreach(y -> write(io, y), Ported.load_model()(inputs...)), ARGS[2], 
 
 def outputs_of_julia(folder, shapes):
     """Run the model of a folder in Julia on the inputs of its check; return its outputs."""
-    reads = re.search(r"array = Ported\.reader\(io\)\n +(\(.*?,\)),", (folder / "check.jl").read_text())
-    (folder.parent / "outputs.jl").write_text(OUTPUTS.format(inputs=reads[1]))
+    reads = found(r"array = Ported\.reader\(io\)\n +(\(.*?,\)),", (folder / "check.jl").read_text())
+    (folder.parent / "outputs.jl").write_text(OUTPUTS.format(inputs=reads))
     raw = folder.parent / "outputs.bin"
     subprocess.run(["julia", f"--project={PROJECT}", folder.parent / "outputs.jl", folder, raw], check=True,
                    timeout=900)  # fmt: skip
@@ -354,12 +362,12 @@ def test_basic_pitch_hears_the_notes_in_julia(keys, tmp_path):
     wanted = reference(path.read_bytes(), inputs)
     exact = in_float64(graph).run({name: array.astype(np.float64) for name, array in inputs.items()})
     names = [value.name for value in graph.outputs]
-    found = dict(zip(names, outputs_of_julia(tmp_path / "out", [wanted[name].shape for name in names]), strict=True))
+    heard = dict(zip(names, outputs_of_julia(tmp_path / "out", [wanted[name].shape for name in names]), strict=True))
     for name, want in wanted.items():
-        error, theirs = (np.abs(array - exact[name]).max() for array in (found[name], want))
+        error, theirs = (np.abs(array - exact[name]).max() for array in (heard[name], want))
         assert error <= max(1e-4 * np.abs(want).max(), 1.5 * theirs), name
-    heard = np.argsort(found["StatefulPartitionedCall:1"][0].mean(0))[-len(keys):] + LOWEST
-    assert sorted(heard) == sorted(keys)
+    notes = np.argsort(heard["StatefulPartitionedCall:1"][0].mean(0))[-len(keys):] + LOWEST
+    assert sorted(notes) == sorted(keys)
 
 
 # The derivative of the sum of squares by the weights, on the way from the weights of one folder to those of another.
@@ -387,22 +395,25 @@ def test_gradients_under_flux(name, tmp_path):
     rng = np.random.default_rng(3)
     step = {key: (0.1 * rng.standard_normal(graph.arrays[key].shape)).astype(np.float32)
             for key in sorted(graph.parameters)}  # fmt: skip
-    moved = graph.replaced(arrays=graph.arrays | {key: graph.arrays[key] + change for key, change in step.items()})
+    moved = graph.replaced(
+        arrays={**graph.arrays, **{key: graph.arrays[key] + change for key, change in step.items()}})
     porting.write_flux(graph, tmp_path / "a")
     porting.write_flux(moved, tmp_path / "b")
     stored = safetensors.read(tmp_path / "a" / "check.safetensors")
     (x,) = (array for key, array in stored.items() if key.startswith("input "))
     module = graph.to_torch()
-    module(torch.as_tensor(x)).square().sum().backward()
-    gradients = {key: parameter.grad.double().numpy() for key, parameter in module.named_parameters()}
-    products = [gradients[module.keys[name]] * change for name, change in step.items()]
-    read = re.search(r"array(\(Float32, .*?\)\)),", (tmp_path / "a" / "check.jl").read_text())
-    (tmp_path / "slope.jl").write_text(SLOPE.format(read=read[1]))
+    parameters = dict(module.named_parameters())
+    gradients = torch.autograd.grad(module(torch.as_tensor(x)).square().sum(), list(parameters.values()))
+    by_key = dict(zip(parameters, gradients, strict=True))
+    keys = state_names(graph)
+    products = [by_key[keys[name]].double().numpy() * change for name, change in step.items()]
+    read = found(r"array(\(Float32, .*?\)\)),", (tmp_path / "a" / "check.jl").read_text())
+    (tmp_path / "slope.jl").write_text(SLOPE.format(read=read))
     done = subprocess.run(["julia", f"--project={PROJECT}", tmp_path / "slope.jl", tmp_path / "a", tmp_path / "b"],
                           capture_output=True, text=True, timeout=900, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = float(re.search(r"SLOPE (\S+)", done.stdout)[1])
-    assert abs(found - sum(part.sum() for part in products)) <= 1e-5 * sum(np.abs(part).sum() for part in products)
+    slope = float(found(r"SLOPE (\S+)", done.stdout))
+    assert abs(slope - sum(part.sum() for part in products)) <= 1e-5 * sum(np.abs(part).sum() for part in products)
 
 
 @flux
