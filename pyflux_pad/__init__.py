@@ -1,6 +1,7 @@
 """Convolution with a different padding on every side, right to the last derivative, on engines that agree."""
 
 from .backends import BackendInfo, BackendUnavailable, available_backends, julia_info, set_default_backend
+from .memory import tune_memory
 from .ops import (
     Plan,
     adaptive_avg_pool,
@@ -97,6 +98,7 @@ __all__ = [
     "pad",
     "plan",
     "set_default_backend",
+    "tune_memory",
     "unfold",
     "vjp",
 ]

@@ -1,4 +1,4 @@
-"""The command line: ``pyflux-pad info``, ``julia``, ``pads``, ``check``, ``port`` and ``inspect``.
+"""The command line: ``pyflux-pad info``, ``julia``, ``pads``, ``check``, ``bench``, ``port`` and ``inspect``.
 
 Every command first builds a record of plain values and then prints it, as tables for people or with ``--json`` for
 programs. Wrong values end in one line and exit status 2; ``check`` and ``port`` exit with 1 if a result is wrong.
@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 import pyflux_pad as pp
+from pyflux_pad.bench import command as bench
 from pyflux_pad.porting import command as porting
-from pyflux_pad.porting.text import table
+from pyflux_pad.text import table
 
 SAME_RULES = ("tf", "onnx_upper", "jax", "onnx_lower", "torch", "flux")
 
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_pads(commands)
     _add_check(commands)
     _add_julia(commands)
+    bench.add_commands(commands, _add_command)
     porting.add_commands(commands, _add_command)
     return parser
 

@@ -25,7 +25,7 @@ def julia():
     import juliacall
 
     module = juliacall.newmodule("PyFluxPadTests")
-    module.seval("import NNlib, PyFluxPad, ChainRulesCore")
+    module.seval("import NNlib, PyFluxPad; const ChainRulesCore = NNlib.ChainRulesCore")
     return module
 
 

@@ -333,3 +333,14 @@ def test_nothing_is_kept_alive(kind):
     del x, w, b, results, y, pullback
     gc.collect()
     assert [ref() for ref in held] == [None] * len(held)
+
+
+def test_deterministic(monkeypatch):
+    """One strategy per geometry: the one of training, whether a gradient is taken or not."""
+    shapes = {"x_shape": (8, 64, 28, 28), "weight_shape": (16, 64, 5, 5), "padding": ((1, 2), (1, 2))}
+    assert pp.plan(**shapes, backend="torch", training=True).strategy != pp.plan(**shapes, backend="torch").strategy
+    monkeypatch.setenv("PYFLUX_PAD_DETERMINISTIC", "1")
+    assert pp.plan(**shapes, backend="torch", training=True).strategy == pp.plan(**shapes, backend="torch").strategy
+    monkeypatch.setenv("PYFLUX_PAD_DETERMINISTIC", "yes")
+    with pytest.raises(ValueError, match="PYFLUX_PAD_DETERMINISTIC must be 1 or 0, got 'yes'"):
+        pp.plan(**shapes, backend="torch")

@@ -179,7 +179,7 @@ def _load_julia() -> Engine:
     from .julia import ENGINE
     from .julia.runtime import running
 
-    if not _traced():  # torch can neither trace nor needs a running Julia: the kernels start it
+    if not traced():  # torch can neither trace nor needs a running Julia: the kernels start it
         running()
     return ENGINE
 
@@ -302,7 +302,7 @@ def get(name: str) -> Engine:
         except ImportError as error:
             reason = _info(name, registration).reason or str(error)
             raise BackendUnavailable(f"backend {name!r} cannot run: {reason}; {registration.remedy}") from error
-        if not _traced():
+        if not traced():
             _ENGINES[name] = engine
     return engine
 
@@ -326,7 +326,7 @@ def family_of(operation: str, name: str, array: Array) -> str:
                 f"meaning (mask, matrix, ...) would be lost; pass a plain {registration.framework}.{cls.__name__}, "
                 f"e.g. numpy.asarray({name})"
             )
-        if not _traced():
+        if not traced():
             _FAMILIES[type(array)] = candidate
         return candidate
     raise TypeError(
@@ -335,7 +335,7 @@ def family_of(operation: str, name: str, array: Array) -> str:
     )
 
 
-def _traced() -> bool:
+def traced() -> bool:
     """Say whether torch is tracing Python: writing to the tables above would be a side effect of the traced program."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()
@@ -412,7 +412,7 @@ def _adapted(name: str, family: str) -> Engine | None:
     adapted = _ADAPTED.get((name, family))
     if adapted is None:
         adapted = _adapt(engine, family)
-        if adapted is not None and not _traced():
+        if adapted is not None and not traced():
             _ADAPTED[(name, family)] = adapted
     return adapted
 

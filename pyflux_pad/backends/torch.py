@@ -25,14 +25,11 @@ from ..geometry import (
 )
 from ..padding import source_index
 from . import Engine
+from .halo import reused
 from .numpy import NumpyEngine
 
 Array = Any
 Windows = PoolGeometry | AdaptiveGeometry
-
-
-def _is_plain(size: Any) -> bool:
-    return type(size) is int
 
 
 def _is_static(size: Any) -> bool:
@@ -79,8 +76,13 @@ class TorchEngine:
 
     def symbolic(self, *arrays: Array) -> bool:
         """Say whether a size is symbolic, or cannot be told from a symbolic one."""
-        static = _is_static if torch.compiler.is_compiling() else _is_plain
-        return not all([static(size) for array in arrays for size in array.shape])
+        if torch.compiler.is_compiling():
+            return not all([_is_static(size) for array in arrays for size in array.shape])
+        try:
+            hash(tuple([array.shape for array in arrays]))  # a symbolic size has no hash: quicker than asking each
+        except TypeError:
+            return True
+        return False
 
     def traced(self) -> bool:
         """Say whether torch.compile or torch.export is tracing."""
@@ -109,8 +111,12 @@ class TorchEngine:
             return _zeros(geometry.output_shape, x, weight, bias)
         if geometry.flip_kernel:
             weight = _flip(weight)
+        x = cut(plan, x)
+        if plan.pads:
+            again = reused(plan, x, weight, bias)
+            x = F.pad(x, plan.pads) if again is None else again
         y = _CONV[len(geometry.stride)](
-            prepare(plan, x), weight, bias, geometry.stride, plan.native_low, geometry.dilation, geometry.groups
+            x, weight, bias, geometry.stride, plan.native_low, geometry.dilation, geometry.groups
         )
         return keep(plan, y, contiguous) if plan.keeps else y
 
@@ -383,10 +389,16 @@ def autocast(device: str, *tensors: Array) -> list[Array]:
     ]
 
 
-def prepare(plan: ConvPlan, x: Array) -> Array:
-    """Cut the input (views) and pad it with zeros (a copy)."""
+def cut(plan: ConvPlan, x: Array) -> Array:
+    """Return a view of what the plan takes of the input."""
     for axis, start, length in plan.cuts:
         x = x.narrow(axis, start, length)
+    return x
+
+
+def prepare(plan: ConvPlan, x: Array) -> Array:
+    """Cut the input (views) and pad it with zeros (a copy)."""
+    x = cut(plan, x)
     return F.pad(x, plan.pads) if plan.pads else x
 
 

@@ -159,9 +159,20 @@ def quick_arguments(
     operation: str, ndim: int, stride: Any, padding: Any, dilation: Any, groups: Any, flip_kernel: Any
 ) -> ConvArguments:
     """Return `arguments` from a cache where equal values mean the same: True and 1.0 equal 1, and are refused."""
-    if _is_exact(stride) and _is_exact(padding) and _is_exact(dilation):
+    if are_exact(stride, padding, dilation, groups, flip_kernel):
         return _cached_arguments(operation, ndim, stride, padding, dilation, groups, flip_kernel)
     return arguments(operation, ndim, stride, padding, dilation, groups, flip_kernel)
+
+
+def are_exact(stride: Any, padding: Any, dilation: Any, groups: Any, flip_kernel: Any) -> bool:
+    """Say whether arguments can be the key of a cache: none of them equals another one that means something else."""
+    return (
+        type(groups) is int
+        and type(flip_kernel) is bool
+        and _is_exact(stride)
+        and _is_exact(padding)
+        and _is_exact(dilation)
+    )
 
 
 def _is_exact(value: Any) -> bool:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, Protocol, cast
 
 from .. import derivatives
-from ..backends import ArrayEngine, Engine, resolve
+from ..backends import ArrayEngine, Engine, default_name, resolve, traced
 from ..geometry import (
     ConvArguments,
     ConvGeometry,
     ConvPlan,
     PadGeometry,
     Sizes,
+    are_exact,
     arguments,
     build_conv_plan,
     cached_conv_geometry,
@@ -155,21 +157,91 @@ def bind_conv(
     detach_padding: bool = False,
     **options: Any,
 ) -> Call:
-    """Bind a convolution; the plan is cached by shapes and arguments."""
-    engine = resolve(operation, _named(names, (x, weight), bias), backend)
-    args = _arguments(engine, operation, spatial_ndim(operation, "weight", weight.shape), options)
-    modes = conv_modes(operation, padding_mode, len(weight.shape) - 2)
-    x_shape = x.shape if batched else (1, *x.shape)
-    choice = engine.native_padding, engine.itemsize(x), engine.records(x, weight), bool(contiguous)
-    symbolic = engine.symbolic(x, weight)
-    make = build_conv_plan if symbolic or engine.traced() else cached_conv_plan
-    plan = make(operation, tuple(x_shape), tuple(weight.shape), args, *choice, symbolic, modes, detach_padding)
+    """Bind a convolution; a call with the types, shapes and arguments of an earlier one takes its engine and plan."""
+    named = _named(names, (x, weight), bias)
+    engine, plan, key = _recall(
+        operation, named, x, weight, backend, bool(contiguous), batched, padding_mode, detach_padding, **options
+    )
+    if plan is None:
+        engine = resolve(operation, named, backend)
+        args = _arguments(engine, operation, spatial_ndim(operation, "weight", weight.shape), options)
+        modes = conv_modes(operation, padding_mode, len(weight.shape) - 2)
+        x_shape = x.shape if batched else (1, *x.shape)
+        records = engine.records(x, weight)
+        choice = engine.native_padding, engine.itemsize(x), records or is_deterministic(), bool(contiguous)
+        symbolic = engine.symbolic(x, weight)
+        make = build_conv_plan if symbolic or engine.traced() else cached_conv_plan
+        plan = make(operation, tuple(x_shape), tuple(weight.shape), args, *choice, symbolic, modes, detach_padding)
+        if key is not None and not symbolic:
+            _remember(key, engine, records, plan)
+    assert engine is not None
     geometry = plan.geometry
     check_bias(operation, bias, geometry.out_channels)
     if out is not None:
         _check_out(operation, engine, out, geometry.output_shape if batched else geometry.output_shape[1:], (x, weight))
     x = x if batched else x[None]
     return Call("conv", engine, geometry, names, x, weight, bias, plan, plan.explicit, bool(contiguous), out, batched)
+
+
+def is_deterministic() -> bool:
+    """Say whether PYFLUX_PAD_DETERMINISTIC=1 asks for one strategy per geometry, whether a gradient is taken or not."""
+    value = os.environ.get("PYFLUX_PAD_DETERMINISTIC", "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"the environment variable PYFLUX_PAD_DETERMINISTIC must be 1 or 0, got {value!r}")
+    return value == "1"
+
+
+# What earlier calls bound: types, shapes and arguments -> the engine, and the plan without and with a gradient.
+_BOUND: dict[Any, tuple[Engine, dict[bool, ConvPlan]]] = {}
+_MOST_BOUND = 1024
+
+
+def _recall(
+    operation: str,
+    named: dict[str, Array],
+    x: Array,
+    weight: Array,
+    backend: str | None,
+    contiguous: bool,
+    batched: bool,
+    padding_mode: Modes,
+    detach_padding: bool,
+    *,
+    stride: Ints,
+    padding: PaddingLike,
+    dilation: Ints,
+    groups: int,
+    flip_kernel: bool,
+) -> tuple[Engine | None, ConvPlan | None, Any]:
+    """Return engine and plan of an earlier call like this one, if there was one, and the key to remember this one by.
+
+    Only what may differ between two such calls is checked again: dtypes and devices, by the engine.
+    """
+    if traced() or not are_exact(stride, padding, dilation, groups, flip_kernel):
+        return None, None, None
+    shape, dtype, weight_shape = getattr(x, "shape", None), getattr(x, "dtype", None), getattr(weight, "shape", None)
+    key = (
+        operation, type(x), shape, dtype, type(weight), weight_shape, stride, padding, dilation, groups, flip_kernel,
+        padding_mode, detach_padding, contiguous, batched, backend, default_name(),
+    )  # fmt: skip
+    try:
+        found = _BOUND.get(key)
+    except TypeError:  # a list or a symbolic size, which have no hash
+        return None, None, None
+    if found is None:
+        return None, None, key
+    engine, plans = found
+    bias = named.get("bias")
+    if bias is not None and type(bias) is not type(x):
+        return None, None, None
+    engine.check(operation, named)
+    return engine, plans.get(engine.records(x, weight)), key
+
+
+def _remember(key: Any, engine: Engine, records: bool, plan: ConvPlan) -> None:
+    if len(_BOUND) >= _MOST_BOUND:
+        _BOUND.clear()
+    _BOUND.setdefault(key, (engine, {}))[1][records] = plan
 
 
 def bind_transpose(

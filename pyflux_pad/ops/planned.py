@@ -10,7 +10,7 @@ import numpy as np
 from ..backends import Engine, default_name, get, known, resolve
 from ..geometry import ConvPlan, Sizes, arguments, build_conv_plan, shape_of, spatial_ndim
 from ..padding import GeometryError
-from .call import Array, Ints, Modes, PaddingLike, check_bias, conv_modes
+from .call import Array, Ints, Modes, PaddingLike, check_bias, conv_modes, is_deterministic
 
 _ITEMSIZES = {"bfloat16": 2}
 
@@ -170,6 +170,7 @@ def plan(
         itemsize = _ITEMSIZES.get(label) or np.dtype(label).itemsize
     except TypeError:
         raise TypeError(f"plan: dtype={dtype!r} is no dtype; write its name, 'float32'") from None
+    training = training or is_deterministic()
     planned = build_conv_plan(
         "plan", x_shape, weight_shape, args, engine.native_padding, itemsize, training, True, False,
         conv_modes("plan", padding_mode, ndim), detach_padding,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from ..padding import Padding
-from .text import shortened, table
+from ..text import shortened, table
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """What the package itself costs: the import beyond NumPy's, and a call beyond the engine's own.
 
-Run ``python -m pyflux_pad.bench``. Every figure is a difference or a ratio of two things measured in turn in one run.
+Every figure is a difference or a ratio of two things measured in turn in one run.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .backends import available_backends
-from .ops import conv, plan
+from ..backends import available_backends
+from ..ops import conv, plan
+from ..text import table
 
 _REPEATS = 11
 
@@ -92,7 +92,7 @@ def julia_calls() -> list[tuple[str, float, float, float]]:
     import numpy as np
     import torch
 
-    from .backends import julia_info
+    from ..backends import julia_info
 
     julia_info()
     import juliacall
@@ -124,20 +124,31 @@ def _microseconds(call: Callable[[], object], number: int = 2000) -> float:
     return timeit.timeit(call, number=number) / number * 1e6
 
 
-def main() -> None:
-    """Measure and print."""
-    start = time.perf_counter()
-    print(f"import pyflux_pad beyond numpy: {import_cost() * 1e3:.0f} ms")
-    print(f"{'strategy':10} {'torch calls':>12} {'planned':>9} {'above':>7} {'conv':>8} {'above':>7}   microseconds")
-    for strategy, raw, ours, unplanned in call_costs():
-        print(f"{strategy:10} {raw:12.1f} {ours:9.1f} {ours - raw:7.1f} {unplanned:8.1f} {unplanned - raw:7.1f}")
+def measure_all() -> dict[str, Any]:
+    """Return the import's seconds, and rows of microseconds: of torch's calls, and of Julia where it runs."""
+    record: dict[str, Any] = {"import": import_cost(), "torch": call_costs()}
     if available_backends()["julia"].available:
-        print("Julia: start {:.2f} s, first convolution {:.2f} s, in fresh processes".format(*julia_start()))
-        print(f"{'size':12} {'in Julia':>10} {'numpy':>10} {'above':>7} {'torch':>10} {'above':>7}   microseconds")
-        for name, raw, ours, tensors in julia_calls():
-            print(f"{name:12} {raw:10.1f} {ours:10.1f} {ours - raw:7.1f} {tensors:10.1f} {tensors - raw:7.1f}")
-    print(f"({time.perf_counter() - start:.0f} s)")
+        record |= {"julia_start": julia_start(), "julia": julia_calls()}
+    return record
 
 
-if __name__ == "__main__":
-    main()
+def describe(record: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that say what was measured, microseconds."""
+    yield f"import pyflux_pad beyond numpy: {record['import'] * 1e3:.0f} ms"
+    yield ""
+    yield from _rows(("strategy", "torch's calls", "planned", "above", "conv()", "above"), record["torch"])
+    if "julia" in record:
+        yield ""
+        yield "Julia: start {:.2f} s, first convolution {:.4f} s, in fresh processes".format(*record["julia_start"])
+        yield ""
+        yield from _rows(("size", "in Julia", "NumPy arrays", "above", "tensors", "above"), record["julia"])
+
+
+def _rows(headers: tuple[str, ...], rows: list[tuple[str, float, float, float]]) -> Iterator[str]:
+    return table(
+        headers,
+        [
+            (name, f"{raw:.1f}", f"{first:.1f}", f"{first - raw:.1f}", f"{second:.1f}", f"{second - raw:.1f}")
+            for name, raw, first, second in rows
+        ],
+    )
