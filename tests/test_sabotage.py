@@ -12,6 +12,7 @@ from cases import CONV_CASES, TRANSPOSED_CASES
 import pyflux_pad as pp
 from pyflux_pad import derivatives
 from pyflux_pad.geometry import convolution
+from pyflux_pad.ops import call
 
 every_case = (*CONV_CASES, *TRANSPOSED_CASES)
 numpy_engines = pytest.mark.parametrize("engine", [e for e in engines.ENGINES if e.computes != "torch"], ids=str)
@@ -32,6 +33,7 @@ def caught(check, engine, cases, dtype="float64"):
 def _read_anew(monkeypatch):
     """Arguments are read at every call: what a sabotage makes of them must not come from a cache nor stay in one."""
     monkeypatch.setattr(convolution, "_cached_arguments", convolution.arguments)
+    monkeypatch.setattr(call, "_BOUND", {})
 
 
 @pytest.fixture
