@@ -1,0 +1,39 @@
+"""Logic of the CuPy engine on NumPy arrays, without a GPU: pre-padding, the chain of providers, the engine around it."""
+
+import checks
+import cupy_logic
+import numpy as np
+import pytest
+from cases import CONV_CASES, TRANSPOSED_CASES
+from cupy_host import HostDevice
+
+from pyflux_pad.backends.cupy.arrays import Arrays
+
+SYMMETRIC = cupy_logic.engine("logic-symmetric", {"prepad": cupy_logic.Symmetric})
+PAIRS = cupy_logic.engine("logic-pairs", {"frontend": lambda: cupy_logic.Symmetric(pairs=True)})
+ARRAYS = cupy_logic.engine("logic-arrays", {"arrays": lambda: Arrays(np)})
+every_case = pytest.mark.parametrize("case", CONV_CASES + TRANSPOSED_CASES, ids=str)
+convs = pytest.mark.parametrize("case", CONV_CASES, ids=str)
+engines = pytest.mark.parametrize("engine", [SYMMETRIC, PAIRS, ARRAYS], ids=str)
+dtypes = pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+
+
+@engines
+@every_case
+@dtypes
+def test_logic_forward(engine, case, dtype):
+    checks.forward(engine, case, dtype)
+
+
+@engines
+@every_case
+@dtypes
+def test_logic_gradients(engine, case, dtype):
+    checks.gradients(engine, case, dtype)
+
+
+@engines
+@convs
+@dtypes
+def test_logic_transposes(engine, case, dtype):
+    checks.transposes(engine, case, dtype)
