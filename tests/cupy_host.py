@@ -19,8 +19,8 @@ import numpy as np
 COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
 # CUDA's names for a host: one thread after the other, every block whole, so that threads beyond the last cell run too.
-# On x86-64 and AArch64 integers and floating-point numbers are passed in registers of their own, so one signature serves
-# every kernel of up to six integers or pointers and a double.
+# On x86-64 and AArch64 integers and floating-point numbers are passed in registers of their own, so one signature
+# serves every kernel of up to six integers or pointers and a double.
 SHIM = """
 #include <cmath>
 #include <cstdint>
@@ -36,17 +36,17 @@ template <class Bits> struct Half {
     explicit Half(float value) : bits(Bits::round(value)) {}
     operator float() const { return Bits::widen(bits); }
 };
+template <class To, class From> static To bits_of(From from) { To to; memcpy(&to, &from, sizeof to); return to; }
 struct Binary16 {
-    static unsigned short round(float value) { _Float16 half = value; unsigned short bits; memcpy(&bits, &half, 2); return bits; }
-    static float widen(unsigned short bits) { _Float16 half; memcpy(&half, &bits, 2); return half; }
+    static unsigned short round(float value) { return bits_of<unsigned short>(_Float16(value)); }
+    static float widen(unsigned short bits) { return bits_of<_Float16>(bits); }
 };
 struct Brain {
     static unsigned short round(float value) {
-        uint32_t bits;
-        memcpy(&bits, &value, 4);
+        uint32_t bits = bits_of<uint32_t>(value);
         return value != value ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     }
-    static float widen(unsigned short half) { uint32_t bits = uint32_t(half) << 16; float value; memcpy(&value, &bits, 4); return value; }
+    static float widen(unsigned short half) { return bits_of<float>(uint32_t(half) << 16); }
 };
 typedef Half<Brain> __nv_bfloat16;
 typedef Half<Binary16> __half;

@@ -1,21 +1,19 @@
 """The CuPy engine on NumPy arrays, with providers whose cuDNN is the reference engine: its logic, not a GPU.
 
-The names of backends here are registered by the tests alone.
+Their names are backends while a test of a module that has the fixture `registered` runs.
 """
 
 import functools
 
-import numpy as np
+import pytest
 from cupy_host import HostDevice
 from engines import Engine
 
-from pyflux_pad.backends import Registration, register
+from pyflux_pad import backends
 from pyflux_pad.backends.cupy import CupyEngine
-from pyflux_pad.backends.cupy.arrays import Arrays
 from pyflux_pad.backends.cupy.bridge import Bridge
-from pyflux_pad.backends.cupy.providers import Refused
-from pyflux_pad.geometry import plan_conv
 from pyflux_pad.backends.numpy import NumpyEngine
+from pyflux_pad.geometry import plan_conv
 
 
 class Symmetric:
@@ -57,12 +55,24 @@ class LogicEngine(CupyEngine):
     family = "numpy"
 
 
-def engine(name, makers, provider=None):
-    """Register an engine on NumPy arrays as a backend of this name; return the way to call it that tests share."""
-    made = LogicEngine(HostDevice(), provider, makers=makers)
+REGISTRATIONS = {}
+
+
+def engine(name, makers, provider=None, device=None):
+    """Make an engine on NumPy arrays with a name; return the way to call it that tests share."""
+    made = LogicEngine(device or HostDevice(), provider, makers=makers)
     made.name = name
-    register(name, Registration(lambda: made, "numpy", "", True, ("numpy",), ""))
+    REGISTRATIONS[name] = backends.Registration(lambda: made, "numpy", "", True, ("numpy",), "")
     return Engine(name, "numpy", tensors=False, backend=name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    """Let `backend=` find the engines made here, in this module alone."""
+    backends._REGISTRY.update(REGISTRATIONS)
+    yield
+    for name in REGISTRATIONS:
+        del backends._REGISTRY[name]
 
 
 class TorchCpu(Bridge):

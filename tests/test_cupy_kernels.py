@@ -27,6 +27,7 @@ from pyflux_pad.backends.cupy.arrays import Arrays
 from pyflux_pad.geometry import adaptive_geometry, covering_bounds, pool_geometry
 
 compiles = pytest.mark.skipif(cupy_host.COMPILER is None, reason="no C++ compiler here (CXX or g++)")
+registered = cupy_logic.registered
 KERNELS = cupy_logic.engine("host-kernels", {"arrays": lambda: Arrays(np)})
 DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "uint32", "int64", "uint64")
 COMPLEX = ("complex64", "complex128")
@@ -39,7 +40,8 @@ def named(checks):
 @compiles
 @named([
     functools.partial(test_pools.test_random, seed=0), functools.partial(test_pools.test_random, seed=1),
-    *(functools.partial(test_pools.test_random_indices, dtype=dtype) for dtype in ("float64", "int64", "int8", "uint8")),
+    *(functools.partial(test_pools.test_random_indices, dtype=dtype)
+      for dtype in ("float64", "int64", "int8", "uint8")),
     test_pools.test_ties_nan_and_empty_windows_by_hand, test_pools.test_window_over_both_borders,
     *(functools.partial(test_pools.test_adaptive, axes=axes) for axes in (1, 2, 3)),
     *(functools.partial(test_pools.test_unfold_and_fold, seed=seed) for seed in (0, 1)),
@@ -114,7 +116,8 @@ def test_host_kernels_read_any_strides(kind):
     """Channels last, reversed, with gaps and broadcast: the kernels read in place."""
     x = np.arange(2 * 3 * 5 * 6.0).reshape(2, 5, 6, 3).transpose(0, 3, 1, 2) % 17
     views = {"channels last": x, "reversed": x[:, :, ::-1, ::-1], "gaps": np.repeat(x, 2, 3)[..., ::2],
-             "broadcast": np.broadcast_to(x[:1], x.shape), "plane": np.pad(x, ((0, 0),) * 2 + ((1, 2),) * 2)[:, :, 1:-2, 1:-2]}
+             "broadcast": np.broadcast_to(x[:1], x.shape),
+             "interior": np.pad(x, ((0, 0),) * 2 + ((1, 2),) * 2)[:, :, 1:-2, 1:-2]}
     options = {"kernel_size": (2, 3), "stride": (1, 2), "padding": ((1, 0), (0, 2))}
     functions = {"max": pp.max_pool, "avg": pp.avg_pool, "lp": pp.lp_pool, "pad": pp.pad}
     if kind == "pad":
@@ -130,7 +133,7 @@ def test_host_kernels_read_any_strides(kind):
 
 @compiles
 def test_host_kernels_at_the_ends_of_a_dtype():
-    """The lowest value has a place as any other; powers that vanish send no gradient, as the reference engine has it."""
+    """The lowest value has a place as any other; powers that vanish send no gradient, as on NumPy."""
     ends_of_dtypes(KERNELS)
 
 

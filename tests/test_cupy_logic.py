@@ -1,14 +1,14 @@
-"""Logic of the CuPy engine on NumPy arrays, without a GPU: pre-padding, the chain of providers, the engine around it."""
+"""Logic of the CuPy engine on NumPy arrays, without a GPU: pre-padding, and the engine around its providers."""
 
 import checks
 import cupy_logic
 import numpy as np
 import pytest
 from cases import CONV_CASES, TRANSPOSED_CASES
-from cupy_host import HostDevice
 
 from pyflux_pad.backends.cupy.arrays import Arrays
 
+registered = cupy_logic.registered
 SYMMETRIC = cupy_logic.engine("logic-symmetric", {"prepad": cupy_logic.Symmetric})
 PAIRS = cupy_logic.engine("logic-pairs", {"frontend": lambda: cupy_logic.Symmetric(pairs=True)})
 ARRAYS = cupy_logic.engine("logic-arrays", {"arrays": lambda: Arrays(np)})
