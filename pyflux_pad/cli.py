@@ -1,7 +1,8 @@
-"""The command line: ``pyflux-pad info``, ``julia``, ``pads``, ``check``, ``port`` and ``inspect``.
+"""The command line: ``pyflux-pad info``, ``julia``, ``pads``, ``check``, ``bench``, ``port`` and ``inspect``.
 
 Every command first builds a record of plain values and then prints it, as tables for people or with ``--json`` for
-programs. Wrong values end in one line and exit status 2; ``check`` and ``port`` exit with 1 if a result is wrong.
+programs. Wrong values end in one line and exit status 2; ``check``, ``bench`` and ``port`` exit with 1 if a result is
+wrong.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_info(commands)
     _add_pads(commands)
     _add_check(commands)
+    _add_bench(commands)
     _add_julia(commands)
     porting.add_commands(commands, _add_command)
     return parser
@@ -92,6 +94,7 @@ def _info(_: argparse.Namespace) -> dict[str, Any]:
             "device": engine.device,
             "reason": engine.reason,
             "remedy": engine.remedy,
+            "providers": engine.providers,
         }
         for engine in pp.available_backends().values()
     ]
@@ -110,6 +113,10 @@ def _info_text(record: dict[str, Any]) -> Iterator[str]:
         ),
     )
     for engine in record["engines"]:
+        if engine["available"] and engine["providers"]:
+            yield ""
+            yield f"{engine['name']} convolves with the first of these that can:"
+            yield from (f"  {name}: {reason or 'there'}" for name, reason in engine["providers"].items())
         if not engine["available"]:
             yield ""
             yield f"{engine['name']} is missing: {engine['reason']}"
@@ -424,7 +431,7 @@ def _chosen(names: Sequence[str] | None) -> list[str]:
 def _against_stored(cases: Iterable[_Case], engine: str) -> Iterator[_Result]:
     for case in cases:
         for op, options, expected in case.stored():
-            result = functools.partial(OPERATIONS[op][0], case.arrays, backend=engine, **options)
+            result = functools.partial(_computed, op, case.arrays, engine, options)
             yield _compare(op, case.name, result, lambda expected=expected: expected)
 
 
@@ -432,10 +439,18 @@ def _against_each_other(cases: Iterable[_Case], first: str, second: str) -> Iter
     for case in cases:
         operations, arrays = case.real()
         for op in operations:
-            call = functools.partial(OPERATIONS[op][0], arrays, **case.options)
-            yield _compare(
-                op, case.name, functools.partial(call, backend=second), functools.partial(call, backend=first)
-            )
+            results = [functools.partial(_computed, op, arrays, engine, case.options) for engine in (second, first)]
+            yield _compare(op, case.name, *results)
+
+
+def _computed(op: str, arrays: dict[str, np.ndarray], engine: str, options: dict[str, Any]) -> np.ndarray:
+    """Return an operation's result; CuPy's engine is given CuPy arrays."""
+    if engine != "cupy":
+        return OPERATIONS[op][0](arrays, backend=engine, **options)
+    import cupy
+
+    there = {name: cupy.asarray(array) for name, array in arrays.items()}
+    return cupy.asnumpy(OPERATIONS[op][0](there, backend=engine, **options))
 
 
 def _compare(op: str, case: str, result: Callable[[], np.ndarray], expected: Callable[[], np.ndarray]) -> _Result:
@@ -492,3 +507,31 @@ def _check_text(record: dict[str, Any]) -> Iterator[str]:
         for mismatch in row["mismatches"]:
             yield f"{row['op']} on {row['engine']} against {row['against']}: {mismatch['case']}: {mismatch['remark']}"
     yield "every engine is right" if record["passed"] else "an engine is wrong"
+
+
+# --------------------------------------------------------------------------------------------------------------- bench
+
+
+def _add_bench(commands: Any) -> None:
+    summary = "measure: on a GPU, what is right bit for bit and how fast; on the CPU, what the package itself costs"
+    command = _add_command(commands, "bench", summary, _bench, _bench_text)
+    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what to measure (default: cpu)")
+    command.add_argument("--output", metavar="FILE", help="where the report of a GPU goes, as JSON, after every step")
+
+
+def _bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.device == "cpu":
+        from pyflux_pad.bench import host
+
+        return {"device": "cpu", "lines": list(host.lines())}
+    from pyflux_pad.bench import gpu, machine
+
+    return {"device": "cuda", **gpu.report(machine.CupyMachine(), arguments.output)}
+
+
+def _bench_text(record: dict[str, Any]) -> Iterable[str]:
+    if record["device"] == "cpu":
+        return record["lines"]
+    from pyflux_pad.bench import gpu
+
+    return gpu.text(record)

@@ -1,6 +1,6 @@
 """What the package itself costs: the import beyond NumPy's, and a call beyond the engine's own.
 
-Run ``python -m pyflux_pad.bench``. Every figure is a difference or a ratio of two things measured in turn in one run.
+Every figure is a difference or a ratio of two things measured in turn in one run.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .backends import available_backends
-from .ops import conv, plan
+from ..backends import available_backends
+from ..ops import conv, plan
 
 _REPEATS = 11
 
@@ -92,7 +92,7 @@ def julia_calls() -> list[tuple[str, float, float, float]]:
     import numpy as np
     import torch
 
-    from .backends import julia_info
+    from ..backends import julia_info
 
     julia_info()
     import juliacall
@@ -124,20 +124,16 @@ def _microseconds(call: Callable[[], object], number: int = 2000) -> float:
     return timeit.timeit(call, number=number) / number * 1e6
 
 
-def main() -> None:
-    """Measure and print."""
+def lines() -> Iterator[str]:
+    """Measure, and say each figure in a line."""
     start = time.perf_counter()
-    print(f"import pyflux_pad beyond numpy: {import_cost() * 1e3:.0f} ms")
-    print(f"{'strategy':10} {'torch calls':>12} {'planned':>9} {'above':>7} {'conv':>8} {'above':>7}   microseconds")
+    yield f"import pyflux_pad beyond numpy: {import_cost() * 1e3:.0f} ms"
+    yield f"{'strategy':10} {'torch calls':>12} {'planned':>9} {'above':>7} {'conv':>8} {'above':>7}   microseconds"
     for strategy, raw, ours, unplanned in call_costs():
-        print(f"{strategy:10} {raw:12.1f} {ours:9.1f} {ours - raw:7.1f} {unplanned:8.1f} {unplanned - raw:7.1f}")
+        yield f"{strategy:10} {raw:12.1f} {ours:9.1f} {ours - raw:7.1f} {unplanned:8.1f} {unplanned - raw:7.1f}"
     if available_backends()["julia"].available:
-        print("Julia: start {:.2f} s, first convolution {:.2f} s, in fresh processes".format(*julia_start()))
-        print(f"{'size':12} {'in Julia':>10} {'numpy':>10} {'above':>7} {'torch':>10} {'above':>7}   microseconds")
+        yield "Julia: start {:.2f} s, first convolution {:.2f} s, in fresh processes".format(*julia_start())
+        yield f"{'size':12} {'in Julia':>10} {'numpy':>10} {'above':>7} {'torch':>10} {'above':>7}   microseconds"
         for name, raw, ours, tensors in julia_calls():
-            print(f"{name:12} {raw:10.1f} {ours:10.1f} {ours - raw:7.1f} {tensors:10.1f} {tensors - raw:7.1f}")
-    print(f"({time.perf_counter() - start:.0f} s)")
-
-
-if __name__ == "__main__":
-    main()
+            yield f"{name:12} {raw:10.1f} {ours:10.1f} {ours - raw:7.1f} {tensors:10.1f} {tensors - raw:7.1f}"
+    yield f"({time.perf_counter() - start:.0f} s)"

@@ -1,0 +1,6 @@
+"""``python -m pyflux_pad.bench``: the costs on the host, printed."""
+
+from .host import lines
+
+for line in lines():
+    print(line)
