@@ -94,7 +94,7 @@ def _info(_: argparse.Namespace) -> dict[str, Any]:
             "device": engine.device,
             "reason": engine.reason,
             "remedy": engine.remedy,
-            "providers": engine.providers,
+            **({"providers": engine.providers} if engine.providers else {}),
         }
         for engine in pp.available_backends().values()
     ]
@@ -113,7 +113,7 @@ def _info_text(record: dict[str, Any]) -> Iterator[str]:
         ),
     )
     for engine in record["engines"]:
-        if engine["available"] and engine["providers"]:
+        if engine["available"] and "providers" in engine:
             yield ""
             yield f"{engine['name']} convolves with the first of these that can:"
             yield from (f"  {name}: {reason or 'there'}" for name, reason in engine["providers"].items())

@@ -1,4 +1,4 @@
-"""A cuDNN frontend that records what it is asked and computes it on the host's memory, from the pointers it is given."""
+"""A cuDNN frontend that records what it is asked and computes it on the host's memory, from the pointers given."""
 
 import ctypes
 import dataclasses
@@ -112,8 +112,9 @@ class Graph:
 
     def build_operation_graph(self):
         self.log.append("build_operation_graph")
-        x, w, y = {"conv": (*self.operands, self.result), "conv_input": (self.result, self.operands[1], self.operands[0]),
-                   "conv_weight": (self.operands[0], self.result, self.operands[1])}[self.name]
+        first, second, result = (*self.operands, self.result)
+        x, w, y = {"conv": (first, second, result), "conv_input": (result, second, first),
+                   "conv_weight": (first, result, second)}[self.name]
         rows = zip(x.dim[2:], w.dim[2:], *self.integers.values(), strict=True)
         out = [1 + (n + low + high - d * (k - 1) - 1) // s for n, k, low, high, s, d in rows]
         if y.dim[2:] != out or min(*self.integers["pre_padding"], *self.integers["post_padding"]) < 0:

@@ -199,8 +199,7 @@ def test_everything_of_cudnn_missing():
     made = cupy_logic.LogicEngine(HostDevice(), makers=providers)
     with pytest.warns(RuntimeWarning, match=r"'arrays', because these cannot: frontend \(no frontend\); prepad "
                                             r"\(no frontend\); torch \(no torch\); " + VARIABLE) as seen:
-        for operator in ("conv", "conv_input", "conv_weight"):
-            convolve(made, operator=operator)
+        _ = [convolve(made, operator=operator) for operator in ("conv", "conv_input", "conv_weight")]
     assert len(seen) == 1
     made.configure("torch", False)
     refused(BackendUnavailable, ("provider 'torch' was asked for", "no torch", "frontend, prepad, arrays"),

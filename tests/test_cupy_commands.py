@@ -1,7 +1,9 @@
 """Logic of the commands for a GPU, on a machine of NumPy arrays with a frontend that computes; no GPU runs here."""
 
 import contextlib
+import importlib.util
 import json
+import pathlib
 import sys
 import types
 
@@ -12,9 +14,9 @@ import numpy as np
 import pytest
 
 import pyflux_pad as pp
-from pyflux_pad import backends
+from pyflux_pad import backends, porting
 from pyflux_pad.backends import BackendInfo
-from pyflux_pad.backends.cupy import CupyEngine, frontend
+from pyflux_pad.backends.cupy import CupyEngine, frontend, prepad
 from pyflux_pad.backends.cupy.arrays import Arrays
 from pyflux_pad.backends.cupy.providers import Missing
 from pyflux_pad.bench import exact, gpu
@@ -38,7 +40,7 @@ class Planned(cupy_fakes.Graph):
         return 16
 
     def execute_plan_at_index(self, pointers, workspace, index, handle):
-        self.log = self.log[:3] + ["build_plans"]
+        self.log = [*self.log[:3], "build_plans"]
         self.execute(pointers, workspace, handle)
 
 
@@ -209,3 +211,55 @@ def test_info_lists_the_providers(run, monkeypatch):
     _, out, _ = run("info")
     assert "frontend: not installed" in out
     assert "arrays: there" in out
+
+
+def example():
+    path = pathlib.Path(__file__).parents[1] / "examples" / "gpu_inference.py"
+    spec = importlib.util.spec_from_file_location("gpu_inference", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_dry_run_of_the_flux_layer(tmp_path, capsys, monkeypatch):
+    """The layer that cuDNN refused, from a state_dict: both ways, the CPU, and what they print."""
+    module = example()
+    monkeypatch.setattr(module.FluxLayer, "shape", (2, 7, 100, 100))
+    generator = np.random.default_rng(0)
+    weight = generator.standard_normal(module.WEIGHT_SHAPE, np.float32)
+    np.savez(tmp_path / "layer.npz", weight=weight)
+    assert module.main("--dry-run", "--batches", "3", "--weights", str(tmp_path / "layer.npz"))
+    out = capsys.readouterr().out
+    assert "native      6 pictures" in out
+    assert "pre-padded  6 pictures" in out
+    assert "largest difference, native from pre-padded" in out
+    monkeypatch.setattr(module, "prepad", lambda xp, geometry, x: prepad(xp, geometry, x * 1.01))
+    assert not module.main("--dry-run", "--batches", "1", "--weights", str(tmp_path / "layer.npz"))
+
+
+@pytest.mark.engine("torch")
+def test_dry_run_of_a_ported_model(tmp_path, capsys):
+    """A folder that write_flux wrote, on pictures of a folder."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.ZeroPad2d((1, 0, 0, 2)), torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+    graph = porting.read_torch(model.eval(), (torch.zeros(2, 3, 9, 8),))
+    porting.write_flux(graph, tmp_path / "ported")
+    (tmp_path / "pictures").mkdir()
+    for number in range(3):
+        np.save(tmp_path / "pictures" / f"{number}.npy", np.random.default_rng(number).random((2, 3, 9, 8)))
+    module = example()
+    assert module.main("--dry-run", "--model", str(tmp_path / "ported"), "--input", str(tmp_path / "pictures"))
+    assert "6 pictures" in capsys.readouterr().out
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match=r"no \.npy files of shape"):
+        module.main("--dry-run", "--model", str(tmp_path / "ported"), "--input", str(tmp_path / "empty"))
+
+
+def test_the_example_without_a_gpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(backends._ENGINES, "cupy", raising=False)
+    with pytest.raises(pp.BackendUnavailable, match="pip install"):
+        example().main("--batches", "1")

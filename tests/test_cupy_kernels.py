@@ -4,7 +4,6 @@ Pools, padding modes, columns and their gradients through the CuPy engine's own 
 """
 
 import ctypes
-
 import functools
 import importlib.util
 import pathlib
@@ -186,6 +185,12 @@ def test_a_broken_kernel_is_caught(monkeypatch, file, sound, broken):
         except AssertionError:
             wrong += 1
     assert wrong
+
+
+@compiles
+def test_host_kernels_say_what_they_did(record_property):
+    record_property("validated", "kernels: the CUDA text compiled and run on the CPU"
+                    f"{', and compiled by NVRTC' if nvrtc() else ''}; no GPU ran")
 
 
 # ---------------------------------------------------------------- the tables of integers

@@ -37,3 +37,8 @@ def test_logic_gradients(engine, case, dtype):
 @dtypes
 def test_logic_transposes(engine, case, dtype):
     checks.transposes(engine, case, dtype)
+
+
+def test_logic_says_what_it_did(record_property):
+    record_property("validated", "logic: planner, providers and array code on NumPy arrays with a symmetric-only "
+                    "provider; no GPU ran")
