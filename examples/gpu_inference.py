@@ -17,6 +17,7 @@ import contextlib
 import pathlib
 import sys
 import time
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class FluxLayer:
         return lambda x: run(x, backend="cupy")
 
     def cupy(self):
-        import cupy
+        import cupy  # type: ignore
 
         return self.on(cupy.asarray)
 
@@ -76,7 +77,7 @@ class Ported:
     def __init__(self, path):
         self.graph = porting.read_flux(path) if path.is_dir() else porting.read_onnx(str(path))
         (value,) = self.graph.inputs
-        self.name, self.shape = value.name, tuple(n if isinstance(n, int) else 1 for n in value.shape)
+        self.name, self.shape = value.name, tuple(n if isinstance(n, int) else 1 for n in value.shape or ())
 
     def cpu(self):
         return lambda x: next(iter(self.graph.run({self.name: x}, backend="numpy").values()))
@@ -88,7 +89,7 @@ class Ported:
     def cuda(self):
         return self.graph.to_torch(backend="cupy").cuda().eval()
 
-    def cupy(self):
+    def cupy(self) -> Any:
         raise SystemExit("a ported model runs on torch's tensors: add --device torch")
 
 
@@ -160,8 +161,8 @@ class Cupy:
 
     def __init__(self, model):
         configure()  # says what is missing, if anything is
-        import cupy
-        import cupyx
+        import cupy  # type: ignore
+        import cupyx  # type: ignore
 
         self.cupy, self.pinned, self.run = cupy, cupyx.empty_pinned, model.cupy()
         cupy.cuda.Device().synchronize()  # the weights are there for every stream
@@ -218,12 +219,13 @@ class Slot:
 
     def __init__(self, stream):
         self.stream = stream
-        self.host = self.result = None
+        self.host = None
+        self.result: Any = ()
 
 
 def run(device, name, count, batch):
     """Return the outputs of all batches by one way, and the seconds that they took."""
-    outputs = [None] * count
+    outputs = {}
     context = device.torch.no_grad() if isinstance(device, Torch) else contextlib.nullcontext()
     with Progress(name, count) as progress, context:
         model = device.way(name)
@@ -232,16 +234,16 @@ def run(device, name, count, batch):
         start = time.perf_counter()
         for number in range(count + 2):
             slot = slots[number % 2]
-            if slot.result is not None:
+            if slot.result:
                 device.wait(slot)
                 done, output = slot.result
-                outputs[done], slot.result = np.asarray(output), None
+                outputs[done], slot.result = np.asarray(output), ()
                 progress.step()
             if number < count:
                 data = batch(number)
                 with entered(device, slot.stream):
                     slot.result = number, device.down(model(device.up(data, slot)), slot)
-        return outputs, time.perf_counter() - start
+        return [outputs[number] for number in range(count)], time.perf_counter() - start
 
 
 def entered(device, stream):

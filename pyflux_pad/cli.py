@@ -447,7 +447,7 @@ def _computed(op: str, arrays: dict[str, np.ndarray], engine: str, options: dict
     """Return an operation's result; CuPy's engine is given CuPy arrays."""
     if engine != "cupy":
         return OPERATIONS[op][0](arrays, backend=engine, **options)
-    import cupy
+    import cupy  # type: ignore
 
     there = {name: cupy.asarray(array) for name, array in arrays.items()}
     return cupy.asnumpy(OPERATIONS[op][0](there, backend=engine, **options))

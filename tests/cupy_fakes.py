@@ -4,6 +4,7 @@ import ctypes
 import dataclasses
 import enum
 import types
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -35,9 +36,9 @@ _DTYPES = {Data.HALF: np.float16, Data.BFLOAT16: ml_dtypes.bfloat16, Data.FLOAT:
 class Tensor:
     """One tensor of a graph; setters return it, as the frontend's do."""
 
-    dim: list | None = None
-    stride: list | None = None
-    data_type: Data | None = None
+    dim: Any = None
+    stride: Any = None
+    data_type: Any = None
     uid: int = -1
     alignment: int = 16
     output: bool = False
@@ -72,7 +73,7 @@ class Tensor:
         dtype = np.dtype(_DTYPES[self.data_type])
         assert type(pointer) is int
         reach = 1 + sum((n - 1) * stride for n, stride in zip(self.dim, self.stride, strict=True))
-        memory = (ctypes.c_char * (reach * dtype.itemsize)).from_address(pointer)
+        memory: Any = (ctypes.c_char * (reach * dtype.itemsize)).from_address(pointer)
         return np.lib.stride_tricks.as_strided(
             np.frombuffer(memory, dtype), self.dim, [stride * dtype.itemsize for stride in self.stride])
 

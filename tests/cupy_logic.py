@@ -4,6 +4,7 @@ Their names are backends while a test of a module that has the fixture `register
 """
 
 import functools
+from typing import Any
 
 import pytest
 from cupy_host import HostDevice
@@ -56,12 +57,15 @@ class LogicEngine(CupyEngine):
 
 
 REGISTRATIONS = {}
+MADE: dict[str, Any] = {}
+"""The engines by name."""
 
 
 def engine(name, makers, provider=None, device=None):
     """Make an engine on NumPy arrays with a name; return the way to call it that tests share."""
     made = LogicEngine(device or HostDevice(), provider, makers=makers)
     made.name = name
+    MADE[name] = made
     REGISTRATIONS[name] = backends.Registration(lambda: made, "numpy", "", True, ("numpy",), "")
     return Engine(name, "numpy", tensors=False, backend=name)
 

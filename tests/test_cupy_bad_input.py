@@ -5,6 +5,7 @@ import pathlib
 import subprocess
 import sys
 import types
+from typing import Any
 
 import cupy_fakes
 import cupy_logic
@@ -103,7 +104,7 @@ def test_real_cupy_arrays_need_the_engine(monkeypatch):
     assert presence.missing() == ("there is no CUDA driver (libno_such_driver.so.1)",
                                   "install NVIDIA's driver, on a machine with one of its GPUs")
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy())
-    assert "finds no CUDA device" in presence.missing()[0]
+    assert "finds no CUDA device" in str(presence.missing())
 
 
 def test_numpy_arrays_are_not_converted(monkeypatch):
@@ -237,7 +238,7 @@ def test_unknown_provider(monkeypatch):
     made = engine(cupy_fakes.Cudnn())
     refused(ValueError, ("'winograd'", "frontend, prepad, arrays"), made.configure, "winograd", False)
     refused(TypeError, ("allow_tf32", "1"), made.configure, None, 1)
-    there = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True))
+    there: Any = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: True))
     monkeypatch.setenv(VARIABLE, "winograd")
     refused(ValueError, (VARIABLE, "'winograd'", "frontend, prepad, torch, arrays"), load, there)
     monkeypatch.setenv(VARIABLE, "prepad")

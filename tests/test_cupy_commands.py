@@ -6,6 +6,7 @@ import json
 import pathlib
 import sys
 import types
+from typing import Any
 
 import cupy_fakes
 import cupy_host
@@ -55,7 +56,8 @@ class HostMachine:
     xp = np
 
     def __init__(self, spoil=None):
-        self.device, self.cudnn, self.spoil = cupy_host.HostDevice(), Cudnn(), spoil
+        self.device: Any = cupy_host.HostDevice()
+        self.cudnn, self.spoil = Cudnn(), spoil
         graphs = frontend.Graphs(self.device, self.cudnn)
         self.makers = {
             "frontend": lambda: frontend.Frontend("frontend", graphs, pairs=True),
@@ -68,10 +70,10 @@ class HostMachine:
         raise Missing("no torch here")
 
     def engine(self, provider, allow_tf32=False):
-        engine = CupyEngine(self.device, provider, allow_tf32, dict(self.makers))
+        engine: Any = CupyEngine(self.device, provider, allow_tf32, dict(self.makers))
         if self.spoil and provider == "prepad":
             sound = engine._convolve
-            engine._convolve = lambda *given: self.spoil(sound(*given))
+            engine._convolve = lambda *given, spoil=self.spoil: spoil(sound(*given))
         return engine
 
     def versions(self):

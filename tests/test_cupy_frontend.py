@@ -4,6 +4,7 @@ import contextlib
 import threading
 import types
 import warnings
+from typing import Any
 
 import checks
 import cupy_fakes
@@ -14,7 +15,7 @@ from cases import CONV_CASES, TRANSPOSED_CASES, arrays
 from cupy_host import HostDevice
 
 import pyflux_pad as pp
-from pyflux_pad.backends import BackendUnavailable, get
+from pyflux_pad.backends import BackendUnavailable
 from pyflux_pad.backends.cupy import frontend
 from pyflux_pad.backends.cupy.arrays import Arrays
 
@@ -44,7 +45,11 @@ def engine(cudnn, names=("frontend", "prepad", "arrays"), device=None, **options
     return cupy_logic.LogicEngine(device, makers=makers(cudnn, device, names), **options)
 
 
-def convolve(engine, x=X, weight=WEIGHT, case=CASE, operator="conv", out=None):
+def graphs_of(engine: Any) -> Any:
+    return engine.chain.provider("frontend").graphs
+
+
+def convolve(engine: Any, x=X, weight=WEIGHT, case=CASE, operator="conv", out=None):
     """Call an engine as the public functions do."""
     planned = pp.plan(x.shape, weight.shape, **case.arguments)._plan
     if operator == "conv":
@@ -225,7 +230,7 @@ def test_logic_of_a_full_cache(cudnn, monkeypatch):
     monkeypatch.setattr(frontend, "_PLANS", 3)
     made = engine(cudnn, ("frontend",))
     forgotten = []
-    graphs = made.chain.provider("frontend").graphs
+    graphs = graphs_of(made)
     graphs.plans.dropped = forgotten.append
     for size in range(4, 10):
         x = np.ones((1, 6, size, size), np.float32)
@@ -321,7 +326,7 @@ def test_logic_of_threads(cudnn):
     for result in results:
         checks.close(result, expected(), "in a thread")
     assert len({handle for _, _, handle in cudnn.executed}) == 4
-    assert len(made.chain.provider("frontend").graphs.plans) == 1
+    assert len(graphs_of(made).plans) == 1
 
 
 # ---------------------------------------------------------------- providers
@@ -381,4 +386,4 @@ def test_logic_of_torchs_provider(case, operator):
 
 def test_the_engines_here_are_graphs():
     """The values above came from graphs: the fake cuDNN executed them."""
-    assert get("graphs-native").chain.makers.keys() == {"frontend"}
+    assert cupy_logic.MADE["graphs-native"].chain.makers.keys() == {"frontend"}

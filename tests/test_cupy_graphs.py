@@ -5,6 +5,7 @@ nvidia-cudnn-frontend==1.26.0``. cuDNN checks descriptors without a driver; plan
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from pyflux_pad.backends.cupy.prepad import pre_padding
 from pyflux_pad.backends.cupy.providers import Missing
 from pyflux_pad.geometry import arguments, conv_geometry
 
+CUDNN: Any = None
+REASON = ""
 try:
-    CUDNN, REASON = frontend.load(), ""
+    CUDNN = frontend.load()
 except Missing as missing:
-    CUDNN, REASON = None, str(missing)
+    REASON = str(missing)
 
 pytestmark = pytest.mark.skipif(CUDNN is None, reason=f"graphs are not validated here: {REASON}")
 OPERATORS = ("conv", "conv_input", "conv_weight")

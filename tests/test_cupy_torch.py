@@ -1,6 +1,7 @@
 """Logic of tensors on the CuPy engine through torch's operators: tensors of the CPU stand for those of a GPU."""
 
 import contextlib
+from typing import Any
 
 import checks
 import cupy_logic
@@ -104,7 +105,7 @@ def test_logic_of_torchs_stream(monkeypatch, address):
     """CuPy works on torch's current stream of the tensor's device, the default one included."""
     monkeypatch.undo()
     cuda = Cuda(address)
-    device = HostDevice()
+    device: Any = HostDevice()
     numbers = []
     device.on = lambda number: numbers.append(number) or contextlib.nullcontext()
     device.xp = type("xp", (), {"cuda": cuda})
@@ -124,7 +125,7 @@ def test_logic_of_a_cuda_kernel():
 
 def test_numpy_matches():
     """The stand-in is no tautology: with the provider's result spoiled, the values are wrong."""
-    engine = backends._ENGINES["cupy"]
+    engine: Any = backends._ENGINES["cupy"]
     sound = engine._convolve
     engine._convolve = lambda *given: sound(*given) * np.float64(2)
     with pytest.raises(AssertionError):
