@@ -196,6 +196,31 @@ def test_logic_of_alignment(cudnn):
     assert len(cudnn.graphs) == 3
 
 
+def test_logic_of_a_frontend_without_alignment(cudnn, monkeypatch):
+    """Version 1.28 takes 16 bytes for granted: a view that begins elsewhere is left to the next provider."""
+    monkeypatch.delattr(cupy_fakes.Tensor, "set_alignment")
+    made = engine(cudnn)
+    memory = np.zeros(X.size + 8, np.float32)
+    start = -memory.ctypes.data % 16 // 4
+    for shift in (0, 1):
+        x = memory[start + shift : start + shift + X.size].reshape(X.shape)
+        x[...] = X
+        with pytest.warns(RuntimeWarning, match="16-byte borders") if shift else contextlib.nullcontext():
+            checks.close(convolve(made, x, dense(WEIGHT)), expected(), "shifted")
+    native, padded = [graph.integers for graph, _, _ in cudnn.executed]
+    assert native["pre_padding"] != native["post_padding"]
+    assert padded["pre_padding"] == padded["post_padding"], "the copy begins where it should"
+
+
+def dense(array):
+    """A copy that begins at a 16-byte border."""
+    memory = np.zeros(array.size + 4, array.dtype)
+    start = -memory.ctypes.data % 16 // array.itemsize
+    copy = memory[start : start + array.size].reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def test_logic_of_out(cudnn):
     """A result goes straight into `out`, with gaps or without."""
     made, y = engine(cudnn, ("frontend",)), expected()

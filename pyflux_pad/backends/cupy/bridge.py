@@ -41,8 +41,9 @@ def load() -> ModuleType:
 @contextmanager
 def on_cupys_stream(torch: Any, device: Device, number: int) -> Iterator[None]:
     """Let torch work on CuPy's current stream of a device: nothing then waits, and memory is given back in order."""
-    stream = torch.cuda.ExternalStream(device.stream().ptr, torch.device("cuda", number))
-    with torch.cuda.device(number), torch.cuda.stream(stream):
+    address, cuda = device.stream().ptr, torch.cuda
+    stream = cuda.ExternalStream(address, number) if address else cuda.default_stream(number)
+    with cuda.device(number), cuda.stream(stream):
         yield
 
 

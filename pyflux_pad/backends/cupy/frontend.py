@@ -6,7 +6,7 @@ import importlib
 import threading
 import weakref
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from ...geometry import ConvGeometry, Sizes
@@ -118,8 +118,6 @@ def operation_graph(
         graph.tensor(name=name, dim=list(tensor.dim), stride=list(tensor.stride), data_type=kind, uid=uid)
         for name, uid, tensor in zip(("first", "second"), (_FIRST, _SECOND), tensors, strict=False)
     )
-    first.set_alignment(tensors[0].alignment)
-    second.set_alignment(tensors[1].alignment)
     missing = 2 - min(geometry.ndim, 2)
     integers = {
         "pre_padding": [0] * missing + [low for low, _ in geometry.padding],
@@ -136,10 +134,19 @@ def operation_graph(
     last = tensors[2]
     # The gradients' sizes cannot be inferred, and the default strides are channels-last in some versions.
     result.set_output(True).set_dim(list(last.dim)).set_stride(list(last.stride)).set_data_type(kind).set_uid(_RESULT)
-    result.set_alignment(last.alignment)
+    for tensor, told in zip((first, second, result), tensors, strict=True):
+        _align(tensor, told.alignment)
     graph.validate()
     graph.build_operation_graph()
     return graph
+
+
+def _align(tensor: Any, alignment: int) -> None:
+    """Tell cuDNN where a tensor begins; the frontend 1.28 cannot, and takes 16 bytes for granted."""
+    if hasattr(tensor, "set_alignment"):
+        tensor.set_alignment(alignment)
+    elif alignment < 16:
+        raise ValueError(f"this frontend cannot be told that an array begins between 16-byte borders ({alignment})")
 
 
 class _Planned(NamedTuple):
@@ -243,6 +250,11 @@ def plan_graph(cudnn: Any, graph: Any, dtype: str, allow_tf32: bool) -> None:
     graph.check_support()
 
 
+@lru_cache(maxsize=64)  # NumPy makes a dtype's name anew each time
+def _takes(dtype: Any) -> bool:
+    return dtype.name in _DTYPES
+
+
 class Frontend:
     """The provider on top of the graphs, with pairs of pads ("frontend") or one pad per axis ("prepad")."""
 
@@ -251,7 +263,7 @@ class Frontend:
 
     def takes(self, dtype: Any) -> bool:
         """Say whether cuDNN convolves a dtype."""
-        return dtype.name in _DTYPES
+        return _takes(dtype)
 
     def plan(
         self, operator: str, geometry: ConvGeometry, first: Array, second: Array, out: Array | None, allow_tf32: bool

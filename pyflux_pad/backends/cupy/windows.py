@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -95,10 +96,11 @@ class WindowKernels(PadsAndPools):
         return dx
 
     @on_device
-    def max_pool(self, geometry: Windows, x: Array, with_indices: bool = True) -> tuple[Array, Array]:
+    def max_pool(self, geometry: Windows, x: Array, with_indices: bool = True) -> tuple[Array, Array | None]:
         """Return the maxima and their flat indices: first on ties, last on NaN, -1 for a window without input cells."""
-        y, index = (self._empty(x, geometry.output_size, dtype) for dtype in (x.dtype, np.int64))
-        self._pool("max_pool", x.dtype, _windows_of, (geometry,), x, y, y, index)
+        y = self._empty(x, geometry.output_size, x.dtype)
+        index = self._empty(x, geometry.output_size, np.int64) if with_indices else None
+        self._pool("max_pool", x.dtype, _windows_of, (geometry,), x, y, y, 0 if index is None else index)
         return y, index
 
     @on_device
@@ -250,6 +252,7 @@ template <class Real> struct Complex {
 """
 
 
+@cache
 def pools_text(dtype: Any, place: Any) -> str:
     """Return pools.cu for arrays of a dtype."""
     if dtype.name in _FLOATS:
@@ -260,6 +263,7 @@ def pools_text(dtype: Any, place: Any) -> str:
     return _text("pools.cu", place, scalar, scalar, "", "unsigned long long", LOWEST=lowest, FLOATING=0)
 
 
+@cache
 def gather_text(dtype: Any, place: Any) -> str:
     """Return gather.cu for copies of elements of a dtype's size."""
     if dtype.itemsize == 16:
@@ -268,6 +272,7 @@ def gather_text(dtype: Any, place: Any) -> str:
     return _text("gather.cu", place, scalar, scalar, SUMS=0)
 
 
+@cache
 def sums_text(dtype: Any, place: Any) -> str:
     """Return gather.cu for sums of a dtype; integers are added modulo 2^bits."""
     if dtype.name in _FLOATS:
