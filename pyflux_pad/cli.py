@@ -521,9 +521,9 @@ def _add_bench(commands: Any) -> None:
 
 def _bench(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.device == "cpu":
-        from pyflux_pad.bench import host
+        from pyflux_pad.bench import overhead
 
-        return {"device": "cpu", "lines": list(host.lines())}
+        return {"device": "cpu", "lines": list(overhead.lines())}
     from pyflux_pad.bench import gpu, machine
 
     return {"device": "cuda", **gpu.report(machine.CupyMachine(), arguments.output)}

@@ -1,6 +1,6 @@
 """``python -m pyflux_pad.bench``: the costs on the host, printed."""
 
-from .host import lines
+from .overhead import lines
 
 for line in lines():
     print(line)
