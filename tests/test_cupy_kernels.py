@@ -253,7 +253,7 @@ def compile_for_hopper(text):
     library = ctypes.CDLL(str(min(folder.glob("lib/libnvrtc.so*"))))
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None) == 0
-    options = [b"--std=c++17", b"--gpu-architecture=sm_90", f"-I{folder / 'include'}".encode()]
+    options = [b"--gpu-architecture=sm_90", f"-I{folder / 'include'}".encode()]
     status = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)

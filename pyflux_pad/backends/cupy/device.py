@@ -76,7 +76,8 @@ class CupyDevice:
 
     def __init__(self, xp: ModuleType) -> None:
         self.xp = xp
-        self._module = cache(self._compile)
+        self._module = cache(lambda source: xp.RawModule(code=source))
+        self._kernel = cache(lambda source, kernel: self._module(source).get_function(kernel))
 
     def of(self, array: Array) -> int:
         """Return the number of the device that holds an array."""
@@ -111,10 +112,7 @@ class CupyDevice:
 
     def launch(self, source: str, kernel: str, threads: int, *arguments: Any) -> None:
         """Run a kernel on the current stream; it is compiled at its first use, and CuPy keeps that on disk."""
-        self._module(source).get_function(kernel)((-(-threads // _BLOCK),), (_BLOCK,), arguments)
-
-    def _compile(self, source: str) -> Any:
-        return self.xp.RawModule(code=source, options=("--std=c++17",))
+        self._kernel(source, kernel)((-(-threads // _BLOCK),), (_BLOCK,), arguments)
 
 
 class Cache(Generic[Value]):
