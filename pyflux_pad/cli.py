@@ -1,7 +1,8 @@
 """The command line: ``pyflux-pad info``, ``julia``, ``pads``, ``check``, ``bench``, ``port`` and ``inspect``.
 
 Every command first builds a record of plain values and then prints it, as tables for people or with ``--json`` for
-programs. Wrong values end in one line and exit status 2; ``check`` and ``port`` exit with 1 if a result is wrong.
+programs. Wrong values end in one line and exit status 2; ``check``, ``bench`` and ``port`` exit with 1 if a result is
+wrong.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def _info(_: argparse.Namespace) -> dict[str, Any]:
             "device": engine.device,
             "reason": engine.reason,
             "remedy": engine.remedy,
+            **({"providers": engine.providers} if engine.providers else {}),
         }
         for engine in pp.available_backends().values()
     ]
@@ -112,6 +114,10 @@ def _info_text(record: dict[str, Any]) -> Iterator[str]:
         ),
     )
     for engine in record["engines"]:
+        if engine["available"] and "providers" in engine:
+            yield ""
+            yield f"{engine['name']} convolves with the first of these that can:"
+            yield from (f"  {name}: {reason or 'there'}" for name, reason in engine["providers"].items())
         if not engine["available"]:
             yield ""
             yield f"{engine['name']} is missing: {engine['reason']}"
@@ -426,7 +432,7 @@ def _chosen(names: Sequence[str] | None) -> list[str]:
 def _against_stored(cases: Iterable[_Case], engine: str) -> Iterator[_Result]:
     for case in cases:
         for op, options, expected in case.stored():
-            result = functools.partial(OPERATIONS[op][0], case.arrays, backend=engine, **options)
+            result = functools.partial(_computed, op, case.arrays, engine, options)
             yield _compare(op, case.name, result, lambda expected=expected: expected)
 
 
@@ -434,10 +440,18 @@ def _against_each_other(cases: Iterable[_Case], first: str, second: str) -> Iter
     for case in cases:
         operations, arrays = case.real()
         for op in operations:
-            call = functools.partial(OPERATIONS[op][0], arrays, **case.options)
-            yield _compare(
-                op, case.name, functools.partial(call, backend=second), functools.partial(call, backend=first)
-            )
+            results = [functools.partial(_computed, op, arrays, engine, case.options) for engine in (second, first)]
+            yield _compare(op, case.name, *results)
+
+
+def _computed(op: str, arrays: dict[str, np.ndarray], engine: str, options: dict[str, Any]) -> np.ndarray:
+    """Return an operation's result; CuPy's engine is given CuPy arrays."""
+    if engine != "cupy":
+        return OPERATIONS[op][0](arrays, backend=engine, **options)
+    import cupy  # type: ignore
+
+    there = {name: cupy.asarray(array) for name, array in arrays.items()}
+    return cupy.asnumpy(OPERATIONS[op][0](there, backend=engine, **options))
 
 
 def _compare(op: str, case: str, result: Callable[[], np.ndarray], expected: Callable[[], np.ndarray]) -> _Result:

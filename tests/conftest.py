@@ -65,7 +65,7 @@ def run(capsys):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say what the random cases covered, and of every engine whether it ran."""
+    """Say what the random cases covered, of every engine whether it ran, and what was validated without it."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports
                if isinstance(report, pytest.TestReport)]
     outcomes = collections.Counter(
@@ -85,6 +85,8 @@ def pytest_terminal_summary(terminalreporter):
         else:
             line = f"skipped: {found.reason}"
         terminalreporter.line(f"{name:6} {line}")
+    for line in sorted(_noted(reports, "validated")):
+        terminalreporter.line(f"cupy   {line}")
 
 
 def _noted(reports, wanted):

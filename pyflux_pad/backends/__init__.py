@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ..geometry import AdaptiveGeometry, ConvGeometry, ConvPlan, PadGeometry, PoolGeometry, Sizes
@@ -143,6 +143,8 @@ class Registration(NamedTuple):
         What to do where it is missing.
     missing
         Looks for what the framework needs besides itself; returns (reason, remedy) if that is not there.
+    providers
+        Says what the backend computes convolutions with, in the order of trial: "" for what is there, else the reason.
     """
 
     load: Callable[[], Engine]
@@ -152,6 +154,7 @@ class Registration(NamedTuple):
     distributions: tuple[str, ...]
     remedy: str
     missing: Callable[[], tuple[str, str] | None] = lambda: None
+    providers: Callable[[], dict[str, str]] = dict
 
 
 _REGISTRY: dict[str, Registration] = {}
@@ -184,6 +187,26 @@ def _load_julia() -> Engine:
     return ENGINE
 
 
+def _load_cupy() -> Engine:
+    import cupy
+
+    from .cupy import load
+
+    return load(cupy)
+
+
+def _missing_cupy() -> tuple[str, str] | None:
+    from .cupy.presence import missing
+
+    return missing()
+
+
+def _cupy_providers() -> dict[str, str]:
+    from .cupy.presence import providers
+
+    return providers()
+
+
 def _missing_julia() -> tuple[str, str] | None:
     from .julia.runtime import missing
 
@@ -203,6 +226,14 @@ register(
     # No array chooses it: it computes on NumPy's, when it is named.
     Registration(_load_julia, "juliacall", "", True, ("juliacall",), "pip install 'pyflux-pad[julia]'", _missing_julia),
 )
+register(
+    "cupy",
+    Registration(
+        _load_cupy, "cupy", "ndarray", True, ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+        "pip install 'pyflux-pad[cuda13]', or [cuda12], for the CUDA version of the driver", _missing_cupy,
+        _cupy_providers,
+    ),
+)  # fmt: skip
 
 
 def julia_info() -> Any:
@@ -235,6 +266,8 @@ class BackendInfo:
         Name, version of the framework ("" if missing) and where it computes.
     available, reason, remedy
         Whether it can run; if not, why, and what to do.
+    providers
+        What it computes convolutions with, where there is a choice: the first whose reason is "" is taken.
     """
 
     name: str
@@ -243,6 +276,7 @@ class BackendInfo:
     available: bool
     reason: str = ""
     remedy: str = ""
+    providers: dict[str, str] = field(default_factory=dict)
 
 
 def available_backends() -> dict[str, BackendInfo]:
@@ -265,11 +299,14 @@ def _info(name: str, registration: Registration) -> BackendInfo:
         except importlib.metadata.PackageNotFoundError:
             continue
     reason, remedy = registration.missing() or ("", "")
-    return BackendInfo(name, version, _device(registration, version), not reason, reason, remedy)
+    device = _device(registration, version)
+    return BackendInfo(name, version, device, not reason, reason, remedy, registration.providers())
 
 
 def _device(registration: Registration, version: str) -> str:
     framework = sys.modules.get(registration.framework)
+    if registration.framework == "cupy":
+        return "cuda"
     if registration.framework != "torch" or version.endswith("+cpu"):
         return "cpu"
     if framework is None:
@@ -419,10 +456,10 @@ def _adapted(name: str, family: str) -> Engine | None:
 
 def _adapt(engine: Engine, family: str) -> Engine | None:
     """Return an engine for arrays of `family` that computes on another library's arrays, if there is one."""
-    if (family, engine.family) == ("torch", "numpy"):
+    if family == "torch" and engine.family in ("numpy", "cupy"):
         from .torch_ops import CarriedEngine
 
-        return CarriedEngine(engine.name)
+        return CarriedEngine(engine.name, engine.family)
     if (family, engine.family) == ("numpy", "torch"):
         from .torch import NumpyOnTorch
 

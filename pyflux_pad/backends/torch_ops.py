@@ -1,4 +1,4 @@
-"""torch.library operators that carry a foreign engine (numpy; julia and cupy use the same three) under torch.
+"""torch.library operators that carry a foreign engine (numpy, julia or cupy) under torch.
 
 ``pyflux_pad::conv``, ``conv_input`` and ``conv_weight`` are bilinear and closed under differentiation
 (`pyflux_pad.derivatives`). Each is registered with kernels, a shape rule, a vmap rule, an autocast rule and an autograd
@@ -25,7 +25,7 @@ from torch.autograd import forward_ad
 
 from ..derivatives import TABLE, pullback, tangent
 from ..geometry import ConvGeometry, ConvPlan, plan_conv
-from . import get
+from . import Engine, get
 from .torch import TorchEngine, autocast, keep, prepare
 
 Array = Any
@@ -95,6 +95,25 @@ def _on_host(tensor: torch.Tensor) -> Array:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
+def _on_cupy(engine: Any, name: str, plan: ConvPlan, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Compute on CuPy arrays of the tensors' own memory, on torch's stream: nothing waits, nothing is reused early."""
+    from .cupy.bridge import on_torchs_stream
+
+    with on_torchs_stream(engine.device, torch, first.device):
+        arrays = [engine.xp.from_dlpack(tensor.detach().resolve_conj().resolve_neg()) for tensor in (first, second)]
+        # The shape rule promises a dense result.
+        return torch.from_dlpack(_computed(engine, name, plan, *arrays)).contiguous()
+
+
+def _computed(engine: Engine, name: str, plan: ConvPlan, first: Array, second: Array) -> Array:
+    """Return an operator's result on arrays of the engine's own library."""
+    if name == "conv":
+        return engine.conv(plan, first, second, None, True, None)
+    if name == "conv_input":
+        return engine.conv_input(plan.geometry, first, second, None)
+    return engine.conv_weight(plan.geometry, first, second)
+
+
 def _plan(name: str, first: tuple[int, ...], second: tuple[int, ...], flat: tuple[Any, ...]) -> ConvPlan:
     """Return the plan of a call, whose sizes are plain ints where a kernel runs."""
     return plan_conv(_geometry(name, first, second, flat), native=True)
@@ -110,15 +129,10 @@ def _kernel(name: str) -> Callable[..., torch.Tensor]:
         # torch.compile reads kernels too where a transform breaks its graph, and cannot see through a cache.
         find = _plan if torch.compiler.is_compiling() else _cached_plan
         plan = find(name, first.shape, second.shape, flat)
-        geometry, engine = plan.geometry, get(flat[_INTEGERS - 1])
-        operands = _on_host(first), _on_host(second)
-        if name == "conv":
-            result = engine.conv(plan, *operands, None, True, None)
-        elif name == "conv_input":
-            result = engine.conv_input(geometry, *operands, None)
-        else:
-            result = engine.conv_weight(geometry, *operands)
-        tensor = torch.from_numpy(result)
+        engine = get(flat[_INTEGERS - 1])
+        if engine.family == "cupy":
+            return _on_cupy(engine, name, plan, first, second)
+        tensor = torch.from_numpy(_computed(engine, name, plan, _on_host(first), _on_host(second)))
         return tensor if tensor.dtype == first.dtype else tensor.to(first.dtype)
 
     return run
@@ -264,7 +278,8 @@ _FUNCTIONS = {name: _function(name) for name in TABLE}
 
 def _register(name: str) -> None:
     _library.define(f"{name}{_SCHEMAS[name]}", tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, _kernel(name), "CPU")
+    for device in ("CPU", "CUDA"):
+        _library.impl(name, _kernel(name), device)
     _library.impl(name, lambda a, b, *flat: _FUNCTIONS[name].apply(a, b, _Integers(flat)), "Autograd")
     for device, key in (("cpu", "AutocastCPU"), ("cuda", "AutocastCUDA")):
         _library.impl(name, _autocast_kernel(name, device, key), key)
@@ -279,22 +294,26 @@ for _name in TABLE:
 # ---------------------------------------------------------------------- the engine
 
 
+_DEVICES = {"cpu": "the CPU", "cuda": "a GPU"}
+
+
 class CarriedEngine(TorchEngine):
-    """torch tensors on an engine that computes on NumPy arrays, with every derivative."""
+    """torch tensors on an engine that computes on NumPy or CuPy arrays, with every derivative."""
 
     native_padding = True
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, family: str) -> None:
+        self.name, self.device = name, "cuda" if family == "cupy" else "cpu"
 
     def check(self, operation: str, arrays: dict[str, Array]) -> None:
-        """Raise TypeError for mixtures, and for tensors that are not in the memory of the host."""
+        """Raise TypeError for mixtures, and for tensors that are not where the engine computes."""
         super().check(operation, arrays)
         for name, array in arrays.items():
-            if array.device.type not in ("cpu", "meta"):
+            if array.device.type not in (self.device, "meta"):
+                move = f"{name}.{self.device}()"
                 raise TypeError(
-                    f"{operation}: backend {self.name!r} computes on the CPU, but {name} is on {array.device}; "
-                    f"move it, {name}.cpu()"
+                    f"{operation}: backend {self.name!r} computes on {_DEVICES[self.device]}, but {name} is on "
+                    f"{array.device}; move it, {move}"
                 )
 
     def conv(

@@ -1,1 +1,1 @@
-"""The same work on every engine and peer: what asymmetric padding costs beyond the convolution itself."""
+"""Measurements: the same work on every engine and peer, what the package's own calls cost, and what a GPU does."""

@@ -35,10 +35,20 @@ def add_commands(commands: Any, add_command: AddCommand) -> None:
     bench.add_argument("--tune-memory", action="store_true", help="call pyflux_pad.tune_memory() first")
     bench.add_argument("--quick", action="store_true", help="run everything once: are the results right?")
     bench.add_argument("--plot", metavar="FILE", help="draw bars (needs matplotlib)")
+    bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
+                       help="cuda: what is right bit for bit and how fast on a GPU (default: cpu)")  # fmt: skip
+    bench.add_argument("--output", metavar="FILE", help="where the GPU's report goes, as JSON, after every step")
     bench.add_argument("--overhead", action="store_true", help="measure calls, imports and Julia's start instead")
 
 
 def _bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.device == "cuda":
+        from .gpu import report
+        from .machine import CupyMachine
+
+        return {"device": "cuda", **report(CupyMachine(), arguments.output)}
+    if arguments.output:
+        raise ValueError("--output is for --device cuda; use --json")
     if arguments.overhead:
         from .overhead import measure_all
 
@@ -47,7 +57,7 @@ def _bench(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--threads {arguments.threads} is no number of threads")
     names = arguments.only or [contestant.name for contestant in CONTESTANTS]
     once = {"processes": 1, "warm_ups": 0, "rounds": 1} if arguments.quick else {}
-    record: dict[str, Any] = {"machine": machine(), "cold": arguments.cold, "tuned": arguments.tune_memory,
+    record: dict[str, Any] = {"machine": host(), "cold": arguments.cold, "tuned": arguments.tune_memory,
                               "passes": {}, "skipped": {}, "comparisons": {}}  # fmt: skip
     total, done = len(arguments.passes) * len(arguments.cases), 0
     for which in arguments.passes:
@@ -68,7 +78,7 @@ def _bench(arguments: argparse.Namespace) -> dict[str, Any]:
     return record
 
 
-def machine() -> dict[str, str]:
+def host() -> dict[str, str]:
     """Return what the figures depend on: processor, cores, versions, date."""
     import importlib.metadata
 
@@ -88,6 +98,11 @@ def machine() -> dict[str, str]:
 
 
 def _text(record: dict[str, Any]) -> Iterator[str]:
+    if record.get("device") == "cuda":
+        from .gpu import text
+
+        yield from text(record)
+        return
     if "passes" not in record:
         from .overhead import describe
 

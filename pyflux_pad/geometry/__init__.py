@@ -25,7 +25,15 @@ from .plan import (
     plan_conv,
     plan_padded,
 )
-from .pool import AdaptiveGeometry, PoolGeometry, adaptive_geometry, cached_pool_geometry, pool_geometry, window_bounds
+from .pool import (
+    AdaptiveGeometry,
+    PoolGeometry,
+    adaptive_geometry,
+    cached_pool_geometry,
+    covering_bounds,
+    pool_geometry,
+    window_bounds,
+)
 
 __all__ = [
     "STRATEGIES",
@@ -48,6 +56,7 @@ __all__ = [
     "cached_pool_geometry",
     "cached_transposed_geometry",
     "conv_geometry",
+    "covering_bounds",
     "pad_geometry",
     "plan_conv",
     "plan_padded",

@@ -5,6 +5,7 @@ A window is a box, so every pool is separable: a sum, a maximum and a count are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -148,6 +149,27 @@ def window_bounds(geometry: PoolGeometry | AdaptiveGeometry, axis: int) -> tuple
                 starts[output] = cell
             counts[output] += 1
     return starts, counts
+
+
+def covering_bounds(geometry: PoolGeometry | AdaptiveGeometry, axis: int) -> tuple[list[int], list[int], int]:
+    """Return, of every input cell of an axis, the first window that holds it, how many do, and how far apart they are.
+
+    Where ``j * stride + tap * dilation`` is the same cell, j goes in steps of ``dilation / gcd(stride, dilation)``.
+    Adaptive windows that share a cell are neighbours.
+    """
+    size = geometry.input_size[axis]
+    firsts, counts = [0] * size, [0] * size
+    outputs_of, inputs_of = range(geometry.output_size[axis]), range(size)
+    for outputs, inputs in geometry.taps(axis):
+        outputs = outputs_of[outputs] if isinstance(outputs, slice) else outputs
+        inputs = inputs_of[inputs] if isinstance(inputs, slice) else inputs
+        for output, cell in zip(outputs, inputs, strict=True):
+            firsts[cell] = output if counts[cell] == 0 else min(output, firsts[cell])
+            counts[cell] += 1
+    if isinstance(geometry, AdaptiveGeometry):
+        return firsts, counts, 1
+    stride, dilation = geometry.stride[axis], geometry.dilation[axis]
+    return firsts, counts, dilation // math.gcd(stride, dilation)
 
 
 def pool_geometry(

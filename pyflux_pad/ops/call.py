@@ -366,13 +366,13 @@ def check_bias(operation: str, bias: Array | None, channels: int) -> None:
 def _check_out(operation: str, engine: Engine, out: Array, shape: Sizes, inputs: tuple[Array, Array]) -> None:
     if not engine.takes_out:
         raise TypeError(
-            f"{operation}: out is for NumPy arrays on the NumPy engine, not for arrays of {engine.family} on "
-            f"{engine.name!r}; leave it out"
+            f"{operation}: out is for NumPy arrays on the NumPy engine and CuPy arrays on their own, not for arrays of "
+            f"{engine.family} on {engine.name!r}; leave it out"
         )
     engine.check(operation, {"x": inputs[0], "out": out})
     if tuple(out.shape) != shape:
         raise GeometryError(f"{operation}: out must have the result's shape {shape}, got {tuple(out.shape)}")
-    if not out.flags.writeable or not out.dtype.isnative:
+    if not getattr(out.flags, "writeable", True) or not out.dtype.isnative:  # CuPy's arrays all are
         raise ValueError(f"{operation}: out must be writable and of native byte order; pass numpy.empty({shape}, ...)")
     if any(cast(ArrayEngine, engine).overlaps(out, array) for array in inputs):
         raise ValueError(f"{operation}: out shares memory with an input, which it would overwrite; pass another array")

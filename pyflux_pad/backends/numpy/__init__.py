@@ -19,6 +19,7 @@ import numpy as np
 
 from ...geometry import ConvGeometry, ConvPlan
 from .blocks import (
+    BLOCK_BYTES,
     COLUMNS,
     LOW_PRECISION,
     MATRIX_BYTES,
@@ -54,6 +55,8 @@ class NumpyEngine(PadsAndPools):
     native_padding = True
     takes_out = True
     xp: ModuleType = np
+    block_bytes = BLOCK_BYTES
+    """Size of a gathered matrix, and of its halo and its product."""
 
     def check(self, operation: str, arrays: dict[str, Array]) -> None:
         """Raise TypeError for unknown dtypes and for mixtures; byte order does not matter."""
@@ -175,7 +178,9 @@ class NumpyEngine(PadsAndPools):
             Axis(s, d, low) for s, d, (low, _) in zip(lifted.stride, lifted.dilation, lifted.padding, strict=True)
         )
         (batch, groups, _, *outputs), (channels, *kernel) = gradient.shape, target.shape[2:]
-        tile = choose_tile(gradient.shape, (channels, *kernel), axes, compute.itemsize, MATRIX_BYTES, 2 * COLUMNS)
+        tile = choose_tile(
+            gradient.shape, (channels, *kernel), axes, compute.itemsize, MATRIX_BYTES, 2 * COLUMNS, self.block_bytes
+        )
         gather = Gather(xp, x, axes, compute, tile)
         for group, *taps in boxes((groups, channels, *kernel), (tile.outputs[1], *tile.taps)):
             place = target[(group, slice(None), *taps)]
@@ -201,7 +206,9 @@ class NumpyEngine(PadsAndPools):
             result[...] = 0 if bias is None else bias[..., None, None]
             return
         matrix_bytes = MATRIX_BYTES if compute != kernel.dtype else None
-        tile = choose_tile(result.shape, kernel.shape[2:], axes, compute.itemsize, matrix_bytes, COLUMNS)
+        tile = choose_tile(
+            result.shape, kernel.shape[2:], axes, compute.itemsize, matrix_bytes, COLUMNS, self.block_bytes
+        )
         gather = Gather(xp, x, axes, compute, tile)
         for samples, group, *out in boxes((batch, groups, *outputs), tile.outputs):
             total: Array = None

@@ -97,9 +97,15 @@ class Tile(NamedTuple):
 
 
 def choose_tile(
-    result: Sizes, taps: Sizes, axes: Sequence[Axis], itemsize: int, matrix_bytes: int | None, columns: int
+    result: Sizes,
+    taps: Sizes,
+    axes: Sequence[Axis],
+    itemsize: int,
+    matrix_bytes: int | None,
+    columns: int,
+    block_bytes: int = BLOCK_BYTES,
 ) -> Tile:
-    """Choose block sizes so that matrix, halo and product each stay below `BLOCK_BYTES`.
+    """Choose block sizes so that matrix, halo and product each stay below `block_bytes`.
 
     Parameters
     ----------
@@ -115,10 +121,12 @@ def choose_tile(
         Bound for a block of the weight, where it is converted or summed.
     columns
         Outputs per block below which channels and taps are split first.
+    block_bytes
+        Bound for each of the three.
     """
     rows = result[2]
     tile = [*result[:2], *result[3:], *taps]  # samples, groups, three outputs, channels, three taps
-    limit = BLOCK_BYTES // itemsize
+    limit = block_bytes // itemsize
 
     def cells() -> int:
         return math.prod(tile[1:])
