@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 import pyflux_pad as pp
+from pyflux_pad.console import table
 from pyflux_pad.porting import command as porting
-from pyflux_pad.porting.text import table
 
 SAME_RULES = ("tf", "onnx_upper", "jax", "onnx_lower", "torch", "flux")
 

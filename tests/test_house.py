@@ -15,8 +15,8 @@ TESTS = pathlib.Path(__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A module imports from the groups before its own, or from its own folder.
-ORDER = (("padding",), ("geometry",), ("derivatives",), ("backends",), ("ops",), ("nn", "flux", "bench"), ("porting",),
-         ("cli",))
+ORDER = (("padding", "console", "safetensors"), ("geometry",), ("derivatives",), ("backends",), ("ops",),
+         ("nn", "flux", "bench"), ("porting",), ("cli",))
 RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
 # The front doors see everything: the package itself and `python -m`.
 DOORS = {"__init__", "__main__"}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from ..console import shortened, table
 from ..padding import Padding
-from .text import shortened, table
 
 if TYPE_CHECKING:
     import torch
