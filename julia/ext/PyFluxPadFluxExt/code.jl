@@ -1,10 +1,18 @@
 # Julia code from Python: parsed with its place, evaluated in a module of its own.
 
+# How Python's SkipConnection and Parallel join branches.
+add(xs...) = .+(xs...)
+multiply(xs...) = .*(xs...)
+concatenate(xs...) = cat(xs...; dims=ndims(first(xs)) - 1)
+
 """Return a fresh module that has Flux and its parts."""
 function fresh_module()
     home = Module(:PyFluxPadModel)
     for part in (Flux, NNlib, Zygote, Optimisers, Functors)
         Core.eval(home, Expr(:const, Expr(:(=), nameof(part), part)))
+    end
+    for f in (add, multiply, concatenate)
+        Core.eval(home, Expr(:const, Expr(:(=), nameof(f), f)))
     end
     Core.eval(home, :(using .Flux))
     Core.eval(home, :(include(path) = Base.include($home, path)))
