@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 
 from pyflux_pad import flux
 
-EPOCHS, BATCH, COMPARED, RATE = 40, 32, 50, 0.004
+EPOCHS, BATCH, COMPARED, RATE = 50, 32, 50, 0.008
 
 
 def digits():
@@ -32,12 +32,12 @@ def digits():
 def lenet(pool):
     return flux.FluxModel(
         flux.Chain(
-            flux.Conv(1, 6, (5, 5), "relu", padding=2),
+            flux.Conv(1, 12, (5, 5), "relu", padding=2),
             pool((2, 2)),
-            flux.Conv(6, 16, (3, 3), "relu", padding=((1, 1), (2, 0))),
+            flux.Conv(12, 32, (3, 3), "relu", padding=((1, 1), (2, 0))),
             pool((2, 2)),
             flux.flatten,
-            flux.Dense(64, 84, "relu"),
+            flux.Dense(128, 84, "relu"),
             flux.Dense(84, 10),
         )
     )
@@ -49,15 +49,15 @@ class TorchLeNet(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = torch.nn.Sequential(
-            torch.nn.Conv2d(1, 6, 5, padding=2),
+            torch.nn.Conv2d(1, 12, 5, padding=2),
             torch.nn.ReLU(),
             torch.nn.AvgPool2d(2),
             torch.nn.ZeroPad2d((2, 0, 1, 1)),
-            torch.nn.Conv2d(6, 16, 3),
+            torch.nn.Conv2d(12, 32, 3),
             torch.nn.ReLU(),
             torch.nn.AvgPool2d(2),
             torch.nn.Flatten(),
-            torch.nn.Linear(64, 84),
+            torch.nn.Linear(128, 84),
             torch.nn.ReLU(),
             torch.nn.Linear(84, 10),
         )
@@ -67,7 +67,7 @@ class TorchLeNet(torch.nn.Module):
 
 
 def flux_state(module):
-    """The parameters of TorchLeNet for Flux, whose kernels are turned by 180 degrees and whose matrices are (in, out)."""
+    """The parameters of TorchLeNet for Flux: kernels turned by 180 degrees, matrices (in, out)."""
     state, found = module.state_dict(), {}
     for theirs, ours in ((0, 0), (4, 2), (8, 5), (10, 6)):
         weight = state[f"layers.{theirs}.weight"]

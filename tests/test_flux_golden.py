@@ -26,3 +26,26 @@ def test_values_and_gradients(case):
     for name, array in wanted.items():
         close(gradients[name], array)
     assert set(model.parameters()) == {named(case, parameter) for parameter in case["params"]}
+
+
+@pytest.mark.engine("torch")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["julia"])
+def test_ported_to_torch(case):
+    torch = pytest.importorskip("torch")
+    from pyflux_pad import porting
+
+    stored = {key.partition("/")[2]: golden()[key] for key in golden() if key.startswith(f"{case['name']}/")}
+    graph = porting.read_flux(golden_model(case), stored["x"].shape)
+    module = graph.to_torch()
+    x = torch.tensor(stored["x"], requires_grad=True)
+    y = module(x)
+    close(y.detach().numpy(), stored["y"])
+    y.backward(torch.tensor(stored["dy"]))
+    close(x.grad.numpy(), stored["dx"])
+    parameters = dict(module.named_parameters())
+    for parameter in case["params"]:
+        name = named(case, parameter)
+        if name in parameters:  # statistics are buffers there
+            gradient = parameters[name].grad.numpy()
+            turned = gradient.ndim > 2 and "CrossCor" not in case["julia"]
+            close(np.flip(gradient, tuple(range(2, gradient.ndim))) if turned else gradient, stored[f"d_{parameter}"])
