@@ -15,7 +15,8 @@ from sklearn.datasets import load_digits
 
 from pyflux_pad import flux
 
-EPOCHS, BATCH, COMPARED, RATE = 50, 32, 50, 0.008
+BATCH, COMPARED = 32, 50
+PHASES = ((30, 0.008), (6, 0.0008))  # epochs and the learning rate of Adam, which begins anew in each
 
 
 def digits():
@@ -79,17 +80,25 @@ def flux_state(module):
 
 def train_by_torch(module, batches):
     """Return the losses of all steps of torch's Adam."""
-    optimiser, losses = torch.optim.Adam(module.parameters(), RATE), []
-    for epoch in range(EPOCHS):
-        for x, target in batches:
-            loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(target))
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            losses.append(loss.item())
-        print(f"\rtorch: epoch {epoch + 1}/{EPOCHS}, loss {losses[-1]:.4f}", end="", file=sys.stderr)
+    losses = []
+    for epochs, rate in PHASES:
+        optimiser = torch.optim.Adam(module.parameters(), rate)
+        for epoch in range(epochs):
+            for x, target in batches:
+                loss = torch.nn.functional.cross_entropy(module(torch.from_numpy(x)), torch.from_numpy(target))
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                losses.append(loss.item())
+            print(f"\rtorch: epoch {epoch + 1}/{epochs}, loss {losses[-1]:.4f}", end="", file=sys.stderr)
     print(file=sys.stderr)
     return np.array(losses)
+
+
+def train_by_fit(model, batches):
+    """Return the losses of all steps of Optimisers.jl's Adam."""
+    phases = [flux.fit(model, batches, "logitcrossentropy", f"Adam({rate})", epochs) for epochs, rate in PHASES]
+    return np.concatenate([history.losses for history in phases])
 
 
 def draw(path, curves):
@@ -119,14 +128,14 @@ def main(path=None):
     torch.manual_seed(0)
     plain = TorchLeNet()
     start = flux_state(plain)
-    right, curves, adam = {}, {}, f"Adam({RATE})"
+    right, curves = {}, {}
     curves["plain torch"] = train_by_torch(plain, batches)
     right["plain torch"] = accuracy(plain(torch.from_numpy(pictures)).detach())
 
     model = lenet(flux.MeanPool)
     print(model.summary((BATCH, 1, 8, 8)))
     model.load_state_dict(start)
-    curves["fit"] = flux.fit(model, batches, "logitcrossentropy", adam, EPOCHS).losses
+    curves["fit"] = train_by_fit(model, batches)
     right["fit"] = accuracy(model(pictures))
 
     model.load_state_dict(start)
@@ -135,7 +144,7 @@ def main(path=None):
 
     with_maxima = lenet(flux.MaxPool)
     with_maxima.load_state_dict(start)
-    flux.fit(with_maxima, batches, "logitcrossentropy", adam, EPOCHS)
+    train_by_fit(with_maxima, batches)
     right["fit, max pooling"] = accuracy(with_maxima(pictures))
 
     print("step  " + "  ".join(f"{name:>11}" for name in curves))
