@@ -52,6 +52,11 @@ class FluxModule(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         """Return the value of the model, a tensor or a tuple of them."""
+        for tensor in inputs:
+            if not isinstance(tensor, torch.Tensor):
+                raise TypeError(
+                    f"FluxModule takes tensors, got a {type(tensor).__name__}; FluxModel takes NumPy arrays"
+                )
         state = dict(self.named_parameters()) | dict(self.named_buffers())
         for name, place in self._places.items():
             if state[name].data_ptr() != place:
@@ -94,8 +99,6 @@ class _Zygote(torch.autograd.Function):
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor's memory as an array; a tensor that is not contiguous is copied, as torch does."""
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"FluxModule takes tensors, got a {type(tensor).__name__}; FluxModel takes NumPy arrays")
     if tensor.device.type != "cpu":
         raise TypeError(f"FluxModule: the input is on {tensor.device}; Julia reads memory of the CPU, so call .cpu()")
     return tensor.detach().resolve_conj().resolve_neg().contiguous().numpy()

@@ -54,6 +54,13 @@ shape_text(x) = string("(", join(reverse(size(x)), ", "), ndims(x) == 1 ? ",)" :
 refuse_shape(layer, expected, x) =
     refuse("shape", here(layer), " takes an array ", expected, ", given is ", shape_text(x))
 
+function check_type(model::Model, x)
+    types = unique(eltype(p.array) for p in model.parameters if p.trained)
+    (isempty(types) || !Optimisers.isnumeric(x) || eltype(x) in types) && return nothing
+    refuse("type", "the model has parameters of ", join(map(element_name, types), ", "), ", given is an array of ",
+        element_name(eltype(x)), ", which Flux may convert silently; convert it with astype(...)")
+end
+
 function check_type(layer, weight, x)
     eltype(x) === eltype(weight) && return nothing
     refuse("type", here(layer), " has parameters of ", element_name(eltype(weight)), ", given is an array of ",

@@ -38,6 +38,14 @@ end
 
 copies(r::Reader) = ntuple(_ -> copy(view_of(r)), read_one(r))
 
+"""Return copies of the next arrays for a model, whose dtype they must have; Flux's own layers see to it themselves."""
+function inputs(r::Reader, model)
+    xs = copies(r)
+    known = Union{Flux.Chain,Flux.SkipConnection,Flux.Parallel,Convolution,Norm,Flux.Dense}
+    model.object isa known || foreach(x -> check_type(model, x), xs)
+    return xs
+end
+
 function store(r::Reader, value)
     target = view_of(r)
     value === nothing ? fill!(target, zero(eltype(target))) : copyto!(target, value)
@@ -82,14 +90,14 @@ end
 
 function evaluate_model(r, _)
     model = kept_model(r)
-    y = arrays(run(model.object, copies(r)))
+    y = arrays(run(model.object, inputs(r, model)))
     settle(model)
     return result(y, (listed(y), nothing))
 end
 
 function pullback(r, _)
     model = kept_model(r)
-    y, back = differentiate(model.object, copies(r))
+    y, back = differentiate(model.object, inputs(r, model))
     settle(model)
     y = arrays(y)
     return result(y, (listed(y), back))
@@ -135,7 +143,12 @@ function save_state(r, _)
 end
 
 restore_state(r, _) = (restore!(kept(r)); "")
-step(r, _) = repr(step!(kept(r), kept(r), copies(r), copy(view_of(r))))
+
+function step(r, _)
+    trainer, loss = kept(r), kept(r)
+    check_unchanged(trainer.model)
+    return repr(step!(trainer, loss, inputs(r, trainer.model), copy(view_of(r))))
+end
 
 function update(r, _)
     trainer = kept(r)
