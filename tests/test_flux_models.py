@@ -191,6 +191,9 @@ def test_channels_that_do_not_fit():
     with pytest.raises(ValueError, match=re.escape("layers.0.layers.0.layers.1 (BatchNorm) takes an array (N, 7, ...), "
                                                    "given is (2, 40)")):
         nested(X)
+    text = "layers.0 (LayerNorm) takes an array (N, ..., 4, 6), given is (2, 2, 4, 5)"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        FluxModel(flux.Chain(flux.LayerNorm((4, 6))))(X)
     with pytest.raises(flux.FluxError, match=r"layers.0: Julia says, with sizes in its own order.*Kernel"):
         FluxModel(flux.Chain(flux.Conv(2, 1, (9, 9))))(X)
 

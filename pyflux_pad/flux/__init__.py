@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .bridge import FluxError
+from .bridge import FluxError, available
 from .layers import (
     ACTIVATIONS,
     AdaptiveMaxPool,
@@ -63,6 +63,7 @@ __all__ = [
     "SkipConnection",
     "Step",
     "Upsample",
+    "available",
     "fit",
     "flatten",
 ]

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..backends import BackendUnavailable
+from ..backends import BackendUnavailable, julia_info
 from ..backends.julia.runtime import Runtime, running
+from ..console import notice
 
 DTYPES = (
     "float32", "float64", "complex64", "complex128", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
@@ -106,15 +107,27 @@ class _Extension:
         return length < 0, ctypes.string_at(buffer, abs(length)).decode()
 
 
+def available() -> bool:
+    """Say whether live models can be made here: starts Julia and loads Flux, if both are there."""
+    try:
+        _extension()
+    except BackendUnavailable:
+        return False
+    return True
+
+
 _loaded: _Extension | None = None
 
 
 def _extension() -> _Extension:
     """Return the extension, loading Flux at the first call."""
     global _loaded
+    if _loaded is None:
+        julia_info()  # says what is missing, juliacall too
     julia = running()
     if _loaded is None or _loaded.julia is not julia:
-        kind, *facts = julia.flux_entries()
+        with notice("loading Flux; the first time on a machine Julia compiles it, which takes minutes ..."):
+            kind, *facts = julia.flux_entries()
         if kind != "ready":
             raise BackendUnavailable(f"pyflux_pad.flux cannot run: {_REASONS[kind](*facts)}")
         _loaded = _Extension(julia, facts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .layers import Layer
 
 Gradients = dict[str, np.ndarray]
+_COMPILING = "Julia compiles the gradient of this model, once per process; up to 20 s ..."
 
 
 class _Entry(NamedTuple):
@@ -130,17 +132,21 @@ class FluxModel:
 
     def vjp(self, *inputs: np.ndarray) -> tuple[Any, Pullback]:
         """Return the value and a function from its cotangent to the gradients, as `pyflux_pad.vjp` does."""
-        if self._differentiated:
-            return self._vjp(inputs)
-        with notice("Julia compiles the gradient of this model, once per process; up to 20 s ..."):
-            value, pullback = self._vjp(inputs)
-            pullback(*[np.zeros(shape, dtype) for dtype, shape in pullback.result.kinds])
+        return self.differentiate(inputs)
+
+    def differentiate(self, inputs: Sequence[np.ndarray], wanted: bool = True) -> tuple[Any, Pullback]:
+        """Return the value and its pullback; where the inputs' gradients are not `wanted` there are none.
+
+        The first call says that Julia compiles.
+        """
+        compiling = nullcontext() if self._differentiated else notice(_COMPILING)
+        with compiling:
+            result = _Result("FluxModel", self, "pullback", inputs, int(wanted))
+            value, pullback = result.values(), Pullback(self, result, inputs if wanted else ())
+            if not self._differentiated:
+                pullback(*[np.zeros(shape, dtype) for dtype, shape in result.kinds])
         self._differentiated = True
         return value, pullback
-
-    def _vjp(self, inputs: Sequence[np.ndarray]) -> tuple[Any, Pullback]:
-        result = _Result("FluxModel", self, "pullback", inputs)
-        return result.values(), Pullback(self, result, inputs)
 
     def grad(self, x: np.ndarray, grad_output: np.ndarray) -> tuple[np.ndarray, Gradients]:
         """Return the gradient of ``sum(model(x) * grad_output)`` by x, and by the arrays of the model by name.
@@ -271,10 +277,12 @@ class FluxModel:
 class _Result:
     """The value of a model for some inputs, still in Julia; of a pullback, with what its gradients need."""
 
-    def __init__(self, what: str, model: FluxModel, operation: str, inputs: Sequence[np.ndarray]) -> None:
+    def __init__(
+        self, what: str, model: FluxModel, operation: str, inputs: Sequence[np.ndarray], *settings: int
+    ) -> None:
         arrays = [checked(what, "the input", array) for array in inputs]
         integers = [entry for array in arrays for entry in describe(array)]
-        head, *lines = ask(what, operation, [model.kept.number, len(arrays), *integers]).split("\n")
+        head, *lines = ask(what, operation, [model.kept.number, *settings, len(arrays), *integers]).split("\n")
         number, several = head.split(" ")
         self.kept, self.is_tuple = Kept(int(number)), several == "true"
         self.kinds = [(dtype, tuple(map(int, shape))) for dtype, *shape in (line.split(" ") for line in lines)]

@@ -81,7 +81,8 @@ class _Zygote(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, model: FluxModel, count: int, *tensors: torch.Tensor) -> Any:
-        value, ctx.pullback = model.vjp(*map(_array, tensors[:count]))
+        wanted = any(ctx.needs_input_grad[2 : 2 + count])
+        value, ctx.pullback = model.differentiate([_array(tensor) for tensor in tensors[:count]], wanted)
         ctx.count, ctx.trained = count, model.trained
         ctx.save_for_backward(*tensors)  # torch then notices what was changed in place before the backward pass
         return _tensors(value)
@@ -92,7 +93,7 @@ class _Zygote(torch.autograd.Function):
         saved = ctx.saved_tensors
         assert len(saved) == ctx.count + len(ctx.trained)
         grad_inputs, gradients = ctx.pullback(*map(_array, grad_output))
-        arrays = [*grad_inputs, *(gradients[name] for name in ctx.trained)]
+        arrays = [*(grad_inputs or [None] * ctx.count), *(gradients[name] for name in ctx.trained)]
         needed = ctx.needs_input_grad[2:]
         return None, None, *(torch.from_numpy(a) if need else None for a, need in zip(arrays, needed, strict=True))
 

@@ -222,7 +222,7 @@ class _Trainer:
         return float(ask("fit", "step", integers))
 
     def _python_step(self, inputs: Sequence[np.ndarray], target: Any) -> float:
-        prediction, pullback = self.model._vjp(inputs)
+        prediction, pullback = self.model.differentiate(inputs, wanted=False)
         if isinstance(prediction, tuple):
             raise TypeError(f"fit: the model has {len(prediction)} results; a loss of Python's is of one array")
         evaluate = _torch_loss if _is_tensor(target) else _numpy_loss

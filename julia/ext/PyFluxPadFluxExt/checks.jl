@@ -39,6 +39,11 @@ function check(layer::Norm, x::AbstractArray)
     layer.affine && check_type(layer, layer.β, x)
 end
 
+function check(layer::Flux.LayerNorm, x::AbstractArray)
+    fits = ndims(x) >= length(layer.size) && size(x)[1:length(layer.size)] == layer.size
+    fits || refuse_shape(layer, "(N, ..., $(join(reverse(layer.size), ", ")))", x)
+end
+
 function check(layer::Pool, x::AbstractArray)
     axes = layer isa Union{Flux.MaxPool,Flux.MeanPool} ? length(layer.k) : length(layer.out)
     ndims(x) == axes + 2 || refuse_shape(layer, "(N, C, $(axes_text(axes)))", x)

@@ -97,7 +97,8 @@ end
 
 function pullback(r, _)
     model = kept_model(r)
-    y, back = differentiate(model.object, inputs(r, model))
+    wanted = read_one(r) != 0
+    y, back = differentiate(model.object, inputs(r, model), wanted)
     settle(model)
     y = arrays(y)
     return result(y, (listed(y), back))

@@ -21,12 +21,15 @@
     # Code from Python is evaluated in a module of its own, which cannot be made while this one is compiled.
     models = Any[
         Flux.Chain(
-            Flux.Conv((3, 3), 1 => 2, Flux.relu; pad=(1, 0, 0, 1)), Flux.MeanPool((2, 2)),
-            Flux.Conv((3, 3), 2 => 2, tanh; groups=2), Flux.MaxPool((2, 2)), Flux.flatten, Flux.Dense(2 => 3, Flux.relu),
-            Flux.Dense(3 => 2),
+            Flux.Conv((3, 3), 1 => 2, Flux.relu; stride=(1, 1), pad=(1, 0, 0, 1), bias=true),
+            Flux.MeanPool((2, 2); stride=(2, 2), pad=(0, 0, 0, 0)), Flux.Conv((3, 3), 2 => 2, tanh; groups=2),
+            Flux.MaxPool((2, 2); stride=(2, 2), pad=(0, 0, 0, 0)), Flux.flatten,
+            Flux.Dense(2 => 3, Flux.relu; bias=true), Flux.Dense(3 => 2, identity; bias=true),
         ),
         Flux.Chain(
-            Flux.Conv((3, 3), 1 => 2), Flux.BatchNorm(2, Flux.relu), Flux.Conv((3, 3), 2 => 2, Flux.sigmoid),
+            Flux.Conv((3, 3), 1 => 2, identity; stride=(1, 1), pad=(0, 0, 0, 0), bias=true),
+            Flux.BatchNorm(2, Flux.relu; affine=true, track_stats=true, eps=1f-5, momentum=0.1f0),
+            Flux.Conv((3, 3), 2 => 2, Flux.sigmoid),
             Flux.GlobalMeanPool(), Flux.flatten, Flux.Dense(2 => 2, tanh), Flux.Dense(2 => 2, Flux.sigmoid),
         ),
     ]
@@ -39,7 +42,7 @@
             ask(entry_describe, flat(model))
             ask(entry_structure, flat(model, 1, described_to(x)))
             ask(entry_fetch, flat(number(ask(entry_evaluate_model, flat(model, 1, described_to(x)))), described_to(y)))
-            pulled = number(ask(entry_pullback, flat(model, 1, described_to(x))))
+            pulled = number(ask(entry_pullback, flat(model, 1, 1, described_to(x))))
             slopes = [zeros(eltype(p.array), size(p.array)) for p in KEPT[model].parameters]
             GC.@preserve x y dx slopes begin
                 ask(entry_back, flat(model, pulled, 1, described_to(y), 1, 1, described_to(dx), map(described_to, slopes)...))

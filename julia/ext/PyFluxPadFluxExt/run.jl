@@ -7,13 +7,16 @@ spread(layer, xs) = layer(xs...)
 """Return the value of a model for a tuple of inputs."""
 run(model, xs::Tuple) = length(xs) == 1 ? forward(model, only(xs)) : several(forward, spread, model, xs)
 
-"""Return the value and a function from its cotangent to those of the model and of the inputs."""
-function differentiate(model, xs::Tuple)
+"""
+Return the value and a function from its cotangent to those of the model and of the inputs. Where the latter are not
+`wanted` the first layer does not compute them, which is a good part of a step of training.
+"""
+function differentiate(model, xs::Tuple, wanted::Bool)
     if length(xs) == 1
-        y, back = pull(model, only(xs))
+        y, back = pull(model, only(xs), wanted)
         return y, dy -> (((dm, dx),) = (back(dy),); (dm, (dx,)))
     end
-    return several(pull, (m, x) -> leaf(spread, m, x), model, xs)
+    return several((m, x) -> pull(m, x, true), (m, x) -> leaf(spread, m, x, true), model, xs)
 end
 
 # Flux hands several inputs to a Chain's first layer as a tuple, and to everything else as arguments.
@@ -44,19 +47,23 @@ end
 taken_apart(parallel, x) = length(parallel.layers) > 1 && (!(x isa Tuple) || length(x) == length(parallel.layers))
 branches(parallel, x) = zip(keys(parallel.layers), values(parallel.layers), x isa Tuple ? x : Iterators.repeated(x))
 
-function pull(layer, x)
+function pull(layer, x, wanted)
     check(layer, x)
-    return leaf(call, layer, x)
+    return leaf(call, layer, x, wanted)
 end
 
 # Zygote adds the cotangents of mutable layers up in its cache, over all calls of a pullback too; each starts anew here.
-function leaf(call::F, layer, x) where {F}
+function leaf(call::F, layer, x, wanted) where {F}
     context = Zygote.Context()
-    y, back = Zygote.pullback(call, context, layer, x)
+    if wanted
+        y, back = Zygote.pullback(call, context, layer, x)
+    else
+        y, back = Zygote.pullback(m -> call(m, x), context, layer)
+    end
     return y, function (dy)
         context.cache = nothing
-        dm, dx = back(dy)
-        return plain(dm), dx
+        cotangents = back(dy)
+        return plain(first(cotangents)), wanted ? last(cotangents) : nothing
     end
 end
 
@@ -64,10 +71,10 @@ end
 plain(cotangent) = cotangent
 plain(cotangent::Ref) = cotangent[]
 
-function pull(chain::Flux.Chain, x)
+function pull(chain::Flux.Chain, x, wanted)
     backs = Any[]
     for (key, layer) in pairs(chain.layers)
-        x, back = at(() -> pull(layer, x), :layers, key)
+        x, back = at(() -> pull(layer, x, wanted || !isempty(backs)), :layers, key)
         push!(backs, back)
     end
     return x, function (dx)
@@ -87,8 +94,8 @@ alike(::AbstractVector, layers) = layers
 
 join_two(connection, y, x) = connection(y, x)
 
-function pull(skip::Flux.SkipConnection, x)
-    inner, back = at(() -> pull(skip.layers, x), :layers)
+function pull(skip::Flux.SkipConnection, x, wanted)
+    inner, back = at(() -> pull(skip.layers, x, wanted), :layers)
     y, join = Zygote.pullback(join_two, skip.connection, inner, x)
     return y, function (dy)
         connection, dinner, direct = join(dy)
@@ -97,9 +104,9 @@ function pull(skip::Flux.SkipConnection, x)
     end
 end
 
-function pull(parallel::Flux.Parallel, x)
-    taken_apart(parallel, x) || return leaf(call, parallel, x)
-    pulled = [at(() -> pull(layer, part), :layers, key) for (key, layer, part) in branches(parallel, x)]
+function pull(parallel::Flux.Parallel, x, wanted)
+    taken_apart(parallel, x) || return leaf(call, parallel, x, wanted)
+    pulled = [at(() -> pull(layer, part, wanted), :layers, key) for (key, layer, part) in branches(parallel, x)]
     y, join = Zygote.pullback(spread, parallel.connection, Tuple(first.(pulled)))
     return y, function (dy)
         connection, dys = join(dy)
