@@ -32,7 +32,7 @@ _GREEK = {"β": "beta", "γ": "gamma", "μ": "mean", "σ²": "variance"}  # noqa
 def named(case, parameter):
     """Return the package's name of a golden parameter, ``layer1.β``."""
     layer, field = parameter.split(".")
-    field = _GREEK.get(field, field)
+    field = str(_GREEK.get(field, field))
     return f"layers.{int(layer[5:]) - 1}.{field}" if case["julia"].startswith("Chain") else field
 
 

@@ -14,7 +14,8 @@ from pyflux_pad.padding import GeometryError
 
 WRITTEN = {
     "Conv((5, 3), 2 => 4, relu; stride=(1, 2), pad=(0, 3, 1, 2), dilation=(2, 1), groups=2, bias=false)":
-        lambda: flux.Conv(2, 4, (3, 5), "relu", stride=(2, 1), padding=((1, 2), (0, 3)), dilation=(1, 2), groups=2, bias=False),
+        lambda: flux.Conv(2, 4, (3, 5), "relu", stride=(2, 1), padding=((1, 2), (0, 3)), dilation=(1, 2), groups=2,
+                          bias=False),
     "Conv((3, 2), 1 => 2, identity; stride=(1, 1), pad=(5, 6, 7, 8), bias=true)": lambda: flux.Conv(
         1, 2, (2, 3), pad=(5, 6, 7, 8)),
     "Conv((3, 2), 1 => 2, identity; stride=(1, 1), pad=(5, 5, 6, 6), bias=true)": lambda: flux.Conv(
@@ -53,7 +54,7 @@ def test_written(julia):
 
 
 REFUSED = [
-    (lambda: flux.Conv(1, 1, 3), TypeError,
+    (lambda: flux.Conv(1, 1, 3), TypeError,  # type: ignore
      "Conv: kernel_size must be one int per spatial axis, such as (3, 3) or (5,), got 3"),
     (lambda: flux.Conv(1, 1, (3, 3), padding=1, pad=1), GeometryError,
      "Conv: padding=1 and pad=1 both say what is padded; give one"),
@@ -75,7 +76,8 @@ REFUSED = [
     (lambda: flux.Dropout(1.5), ValueError, "p is a probability from 0 to 1, got 1.5"),
     (lambda: flux.Upsample("cubic", scale=2), ValueError, "mode='cubic'; there are nearest, bilinear and trilinear"),
     (lambda: flux.Upsample(scale=2, size=(2, 2)), ValueError, "Upsample takes scale or size, one of them"),
-    (lambda: flux.Chain(flux.flatten, "relu"), TypeError, "Chain: layer 1 is a str, not a layer of pyflux_pad.flux"),
+    (lambda: flux.Chain(flux.flatten, "relu"), TypeError,  # type: ignore
+     "Chain: layer 1 is a str, not a layer of pyflux_pad.flux"),
     (lambda: flux.Chain(), ValueError, "Chain takes at least one layer"),
     (lambda: flux.Parallel("-", flux.flatten), ValueError, "connection='-'; there are +, *, cat, and a Layer"),
 ]  # fmt: skip

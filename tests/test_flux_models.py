@@ -247,7 +247,7 @@ def test_julia_that_is_wrong(tmp_path):
 def test_a_model_changed_in_julia():
     import juliacall
 
-    main = juliacall.Main
+    main = vars(juliacall)["Main"]
     main.seval("import Flux; pyflux_pad_test = Flux.Chain(Flux.BatchNorm(2), [Flux.Dense(5 => 3)][1])")
     model = FluxModel.from_julia("Main.pyflux_pad_test")
     view = model.parameters()["layers.0.mean"]

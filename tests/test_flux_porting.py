@@ -22,7 +22,8 @@ ACTIVATED = [flux.Dense(3, 3, name) for name in flux.ACTIVATIONS
              if name not in ("logcosh", "rrelu", "softshrink", "softsign", "trelu", "gelu_sigmoid")]  # fmt: skip
 MODELS = {
     "layers": ((2, 4, 6, 8), lambda: flux.Chain(
-        flux.Conv(4, 6, (2, 3), "leakyrelu", padding=((2, 0), (0, 1)), stride=(1, 2), groups=2), flux.BatchNorm(6, "relu"),
+        flux.Conv(4, 6, (2, 3), "leakyrelu", padding=((2, 0), (0, 1)), stride=(1, 2), groups=2),
+        flux.BatchNorm(6, "relu"),
         flux.SkipConnection(flux.Chain(flux.CrossCor(6, 6, (3, 2), "swish", padding=((1, 1), (1, 0))),
                                        flux.GroupNorm(3, 6))),
         flux.Upsample("bilinear", scale=2), flux.AdaptiveMeanPool((3, 4)),
@@ -62,7 +63,7 @@ def test_read(name):
 def test_what_cannot_be_read_is_listed():
     model = FluxModel(flux.Chain(
         flux.Layer("x -> 2 .* x"), flux.Conv(1, 2, (2,), "softsign"), flux.BatchNorm(2, track_stats=False),
-        flux.Parallel(flux.Layer("(a, b) -> a .- b"), flux.MaxPool((1,)), flux.MaxPool((1,))), flux.Dropout()))  # fmt: skip
+        flux.Parallel(flux.Layer("(a, b) -> a .- b"), flux.MaxPool((1,)), flux.MaxPool((1,))), flux.Dropout()))
     with pytest.raises(ModelError) as caught:
         porting.read_flux(model, (1, 1, 6))
     lines = str(caught.value).splitlines()
@@ -103,7 +104,8 @@ def test_from_torch_and_trained():
 
 def test_to_onnx(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
-    model = FluxModel(flux.Chain(flux.Conv(1, 2, (3, 2), "relu", padding=((0, 2), (1, 0))), flux.flatten, flux.Dense(48, 3)))
+    model = FluxModel(flux.Chain(
+        flux.Conv(1, 2, (3, 2), "relu", padding=((0, 2), (1, 0))), flux.flatten, flux.Dense(48, 3)))
     porting.write_onnx(porting.read_flux(model, (2, 1, 4, 6)), tmp_path / "model.onnx")
     x = random(2, 1, 4, 6)
     (y,) = runtime.InferenceSession(tmp_path / "model.onnx").run(None, {"input": x})
