@@ -24,7 +24,7 @@ import numpy as np
 import pyflux_pad as pp
 from pyflux_pad import porting
 from pyflux_pad.backends.cupy import configure, prepad
-from pyflux_pad.porting.progress import Progress
+from pyflux_pad.console import Progress
 
 PADS = pp.Padding.from_flux((9, 0, 9, 0), 2)
 LAYER = {"padding": PADS, "flip_kernel": True}

@@ -21,8 +21,8 @@ import numpy as np
 
 import pyflux_pad as pp
 from pyflux_pad.bench import command as bench
+from pyflux_pad.console import table
 from pyflux_pad.porting import command as porting
-from pyflux_pad.text import table
 
 SAME_RULES = ("tf", "onnx_upper", "jax", "onnx_lower", "torch", "flux")
 

@@ -15,14 +15,14 @@ TESTS = pathlib.Path(__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # A module imports from the groups before its own, or from its own folder.
-ORDER = (("text", "memory"), ("padding",), ("geometry",), ("derivatives",), ("backends",), ("ops",),
+ORDER = (("padding", "console", "safetensors", "memory"), ("geometry",), ("derivatives",), ("backends",), ("ops",),
          ("nn", "flux", "bench"), ("porting",), ("cli",))
 RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
 # The front doors see everything: the package itself and `python -m`.
 DOORS = {"__init__", "__main__"}
 # What may be imported when a module is imported, besides the standard library and numpy. An engine's file is only
 # imported when its engine is.
-FRAMEWORKS = {"torch": {"backends/torch.py", "backends/halo.py", "backends/torch_ops.py", "nn.py",
+FRAMEWORKS = {"torch": {"backends/torch.py", "backends/halo.py", "backends/torch_ops.py", "flux/module.py", "nn.py",
                         "porting/arrays/torch.py", "porting/module.py"}}
 
 

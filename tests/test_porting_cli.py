@@ -19,7 +19,7 @@ import porting_models  # noqa: E402
 from porting_onnx import floats, model, node, random  # noqa: E402
 
 from pyflux_pad import porting  # noqa: E402
-from pyflux_pad.porting.progress import Progress  # noqa: E402
+from pyflux_pad.console import Progress  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ README = pathlib.Path(__file__).parent.parent / "README.md"
 def test_examples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # one of them writes a folder
     blocks = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", README.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names = {}
     for code, shown in blocks:
         if 'backend="julia"' in code and not engines.status("julia").runs:

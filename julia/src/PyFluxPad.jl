@@ -12,7 +12,7 @@ using LinearAlgebra: BLAS
 using PrecompileTools: @compile_workload, @setup_workload
 
 """Number of the agreement on addresses and integers with the Python half; both sides compare it."""
-const ABI = 1
+const ABI = 2
 
 include("convolution.jl")
 include("windows.jl")

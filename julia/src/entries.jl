@@ -59,6 +59,23 @@ end
 
 entry_message(buffer, capacity) = write_text(MESSAGE[], buffer, capacity)
 entry_facts(buffer, capacity) = write_text(join(facts(), '\n'), buffer, capacity)
+entry_flux(buffer, capacity) = write_text(flux_entries(), buffer, capacity)
+
+"""Load Flux and return "ready" and what the extension calls by a C function; else a reason and its facts."""
+function flux_entries()
+    try
+        project = something(Base.active_project(), "")
+        package = Base.identify_package("Flux")
+        (package === nothing || Base.locate_package(package) === nothing) && return "missing\n$project"
+        version = pkgversion(Base.require(package))
+        v"0.16" <= version < v"0.17-" || return "version\n$version\n$project"
+        extension = Base.get_extension(@__MODULE__, :PyFluxPadFluxExt)
+        extension === nothing && return "failed\nthe extension for Flux did not load"
+        return "ready\n" * Base.invokelatest(extension.entries)
+    catch error
+        return "failed\n" * replace(sprint(showerror, error), '\n' => ' ')
+    end
+end
 
 c_function(name, count) =
     :(UInt(@cfunction($(Symbol(:entry_, name)), Int32, (Ptr{Int64}, $(fill(:(Ptr{Cvoid}), count)...)))))
@@ -69,5 +86,6 @@ c_function(name, count) =
         $((c_function(name, count) for (name, _, count) in KERNELS)...),
         UInt(@cfunction(entry_message, Int64, (Ptr{UInt8}, Int64))),
         UInt(@cfunction(entry_facts, Int64, (Ptr{UInt8}, Int64))),
+        UInt(@cfunction(entry_flux, Int64, (Ptr{UInt8}, Int64))),
     ]
 end

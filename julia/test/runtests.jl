@@ -6,7 +6,7 @@ using Random: Random
 using Test
 
 Random.seed!(1)
-const ENTRY = Dict(zip([first.(PyFluxPad.KERNELS)...; :message; :facts], PyFluxPad.entry_points()))
+const ENTRY = Dict(zip([first.(PyFluxPad.KERNELS)...; :message; :facts; :flux], PyFluxPad.entry_points()))
 const CODE = Dict(T => i for (i, T) in enumerate(PyFluxPad.TYPES))
 
 call(name, integers, a, b, c) = ccall(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..text import table
+from ..console import table
 from .cases import CASES, PASSES
 from .contestants import CONTESTANTS
 from .protocol import Protocol, measure

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..backends import available_backends
+from ..console import table
 from ..ops import conv, plan
-from ..text import table
 
 _REPEATS = 11
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..backends import available_backends
-from ..text import shortened, table
+from ..console import Progress, shortened, table
 from . import check
 from .files import refuse_existing, refuse_existing_folder
 from .flux import read_flux, write_flux
@@ -20,7 +20,6 @@ from .fusing import fold_bn
 from .graph import Array, Graph, ModelError, shape_text
 from .inspection import describe
 from .onnx import count_operators, read_onnx, write_onnx
-from .progress import Progress
 from .run import hollow
 from .torch import write_torch
 from .torch.write import with_state

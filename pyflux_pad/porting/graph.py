@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from ..console import shortened, table
 from ..padding import Padding
-from ..text import shortened, table
 
 if TYPE_CHECKING:
     import torch
+
+    from ..flux import FluxModel
 
 Array = Any
 Shape = tuple[int | str, ...]
@@ -232,6 +234,22 @@ class Graph:
         from .module import GraphModule
 
         return GraphModule(self, backend)
+
+    def to_flux(self) -> FluxModel:
+        """Return the model as a live Flux model: what `write_flux` writes, loaded into Julia.
+
+        Its inputs must have fixed sizes. It is a struct with a named field per node with weights, not a Chain.
+
+        Raises
+        ------
+        ModelError
+            As `write_flux` does.
+        BackendUnavailable
+            Without a Julia that has Flux.
+        """
+        from .flux.live import to_flux
+
+        return to_flux(self)
 
     def value(self, name: str) -> Value:
         """Return what is known of an array by its name."""

@@ -20,11 +20,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import BackendUnavailable
 
-ABI = 1
+ABI = 2
 """Number of the agreement with the Julia half; PyFluxPad.ABI is the other one."""
 UUID = "5b1c0f3e-6a0e-4f6b-9d0b-3f2a7c9e8d41"
 OLDEST, NEWEST = "1.10.3", "1.13"
@@ -36,6 +36,7 @@ ENTRIES = {
 }  # fmt: skip
 """The entry points in the order of PyFluxPad.KERNELS, and how many arrays each takes."""
 _DONE, _FAILED, _OUT_OF_MEMORY, _INTERRUPTED = range(4)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,14 @@ class Runtime:
         self.handles_signals = _handles_signals(self.config)
         # Two threads at once inside Julia need its signal handlers. Without them the GIL keeps every other user of
         # juliacall out, so it is released only with them.
-        prototype = ctypes.CFUNCTYPE if self.handles_signals else ctypes.PYFUNCTYPE
-        *kernels, message, facts = addresses
+        self.prototype = ctypes.CFUNCTYPE if self.handles_signals else ctypes.PYFUNCTYPE
+        *kernels, message, facts, flux = addresses
         self._entries = {
-            name: prototype(ctypes.c_int32, *[ctypes.c_void_p] * (count + 1))(address)
+            name: self.prototype(ctypes.c_int32, *[ctypes.c_void_p] * (count + 1))(address)
             for (name, count), address in zip(ENTRIES.items(), kernels, strict=True)
         }
         text = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
-        self._message, self._facts = text(message), text(facts)
+        self._message, self._facts, self._flux = text(message), text(facts), text(flux)
 
     def call(self, name: str, integers: int, *arrays: int) -> None:
         """Call an entry point with the address of its integers and those of its arrays.
@@ -108,39 +109,52 @@ class Runtime:
         RuntimeError
             With Julia's message, for what should not happen.
         """
-        if threading.get_ident() == self._thread:
-            self._call(name, integers, arrays)
-        else:
-            self._courier.run(self._call, name, integers, arrays)
-
-    def _call(self, name: str, integers: int, arrays: tuple[int, ...]) -> None:
-        with _state.lock:
-            if _state.refusal:  # asked while the lock is held: Python may have begun to end while this thread waited
-                raise BackendUnavailable(_state.refusal)
-            status = self._entries[name](integers, *arrays)
-            if status == _DONE:
-                return
-            text = _read(self._message) if status == _FAILED else ""
+        status, text = self.inside(self._call, name, integers, arrays)
+        if status == _DONE:
+            return
         if status == _INTERRUPTED:
             raise KeyboardInterrupt
         if status == _OUT_OF_MEMORY:
             raise MemoryError(f"{name}: Julia could not allocate its workspace; use a smaller batch")
         raise RuntimeError(f"{name}: Julia says: {text}; the arguments were checked, so please report this")
 
-    def _read_facts(self) -> str:
-        with _state.lock:
-            return _read(self._facts)
+    def _call(self, name: str, integers: int, arrays: tuple[int, ...]) -> tuple[int, str]:
+        status = self._entries[name](integers, *arrays)
+        return status, _read(self._message) if status == _FAILED else ""
+
+    def inside(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a function returns that calls C functions of Julia: it runs on a thread that may, alone.
+
+        Raises
+        ------
+        BackendUnavailable
+            In a process that was forked after Julia started, and while Python shuts down.
+        """
+        if threading.get_ident() == self._thread:
+            return _alone(function, arguments)
+        return self._courier.run(_alone, function, arguments)
+
+    def flux_entries(self) -> list[str]:
+        """Load Flux; return "ready" and a line per C function, its name and address, or a reason and its facts."""
+        if not self._courier.thread and threading.get_ident() != self._thread:
+            return ["thread"]  # loading waits for Julia's own tasks, which a thread that is not Julia's cannot do
+        return self.inside(_read, self._flux).split("\n")
 
     def info(self) -> JuliaInfo:
         """Return what runs."""
-        here = threading.get_ident() == self._thread
-        text = self._read_facts() if here else self._courier.run(self._read_facts)
-        julia, nnlib, flux, project, threads, blas = text.split("\n")
+        julia, nnlib, flux, project, threads, blas = self.inside(_read, self._facts).split("\n")
         executable = str(self.config.get("exepath") or "")
         return JuliaInfo(
             julia, nnlib, flux, _juliacall_version(), executable, project, int(threads), blas,
             self.handles_signals, self.started_here,
         )  # fmt: skip
+
+
+def _alone(function: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    with _state.lock:
+        if _state.refusal:  # asked while the lock is held: Python may have begun to end while this thread waited
+            raise BackendUnavailable(_state.refusal)
+        return function(*arguments)
 
 
 def _handles_signals(config: dict[str, Any]) -> bool:
