@@ -62,7 +62,6 @@ def test_views_outlive_the_model():
 
 
 def test_statistics_stay_where_python_looks():
-    """Flux binds new arrays to a BatchNorm at every step of training."""
     model = small().train()
     mean = model.parameters()["layers.1.mean"]
     model.vjp(X)

@@ -82,16 +82,13 @@ function describe(r, _)
 end
 
 function set_mode(r, _)
-    model = kept_model(r)
-    model.training = read_one(r) != 0
-    Flux.testmode!(model.object, !model.training)
+    Flux.testmode!(kept_model(r).object, read_one(r) == 0)
     return ""
 end
 
 function evaluate_model(r, _)
     model = kept_model(r)
     y = arrays(run(model.object, inputs(r, model)))
-    settle(model)
     return result(y, (listed(y), nothing))
 end
 
@@ -99,7 +96,6 @@ function pullback(r, _)
     model = kept_model(r)
     wanted = read_one(r) != 0
     y, back = differentiate(model.object, inputs(r, model), wanted)
-    settle(model)
     y = arrays(y)
     return result(y, (listed(y), back))
 end
@@ -180,7 +176,6 @@ function load_jld2(r, text)
     catch error
         refuse("shape", "$text does not fit the model: ", sprint(showerror, error))
     end
-    settle(model)
     return ""
 end
 

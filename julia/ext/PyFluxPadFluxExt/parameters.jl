@@ -28,25 +28,22 @@ struct Parameter
     path::Vector{Any}
     array::Array
     pinned::Array
-    owner::Any
     trained::Bool
 end
 
-Parameter(name, path, array, owner, trained) =
-    Parameter(name, path, array, reshape(array, (size(array)..., 1)), owner, trained)
+Parameter(name, path, array, trained) = Parameter(name, path, array, reshape(array, (size(array)..., 1)), trained)
 
-mutable struct Model
-    const object::Any
-    const parameters::Vector{Parameter}
+struct Model
+    object::Any
+    parameters::Vector{Parameter}
     """Further places of arrays that the model has twice."""
-    const tied::Vector{Pair{Vector{Any},Int}}
-    training::Bool
+    tied::Vector{Pair{Vector{Any},Int}}
 end
 
 function Model(object)
     parameters, tied = arrays_of(object)
     Flux.testmode!(object)
-    return Model(object, parameters, tied, false)
+    return Model(object, parameters, tied)
 end
 
 const GREEK = Dict(:β => "beta", :γ => "gamma", :μ => "mean", :σ² => "variance")
@@ -59,19 +56,19 @@ const Opaque = Union{Number,AbstractString,Symbol,Module,Type,AbstractRNG,Abstra
 
 function arrays_of(object)
     parameters, tied, seen = Parameter[], Pair{Vector{Any},Int}[], IdDict{Any,Int}()
-    visit(object, nothing, Any[], true) do array, owner, path, trained
+    visit(object, Any[], true) do array, path, trained
         place = get(seen, array, 0)
         place > 0 && return push!(tied, path => place)
-        push!(parameters, Parameter(dotted(path), path, array, owner, trained && Optimisers.isnumeric(array)))
+        push!(parameters, Parameter(dotted(path), path, array, trained && Optimisers.isnumeric(array)))
         seen[array] = length(parameters)
     end
     return parameters, tied
 end
 
-"""Call `found(array, owner, path, trained)` for every array of a model, in its own order."""
-function visit(found::F, x, owner, path, trained, above=()) where {F}
+"""Call `found(array, path, trained)` for every array of a model, in its own order."""
+function visit(found::F, x, path, trained, above=()) where {F}
     if x isa AbstractArray{<:Number} && !(x isa AbstractRange)
-        x isa Array && return found(x, owner, path, trained)
+        x isa Array && return found(x, path, trained)
         Optimisers.isnumeric(x) || return nothing
         refuse("type", dotted(path), " is a $(nameof(typeof(x))) of $(eltype(x)), not an Array with memory of its own; ",
             "collect it in Julia")
@@ -83,7 +80,7 @@ function visit(found::F, x, owner, path, trained, above=()) where {F}
     for key in keys(children)
         child = children[key]
         (child isa Opaque || child isa Function && sizeof(child) == 0) && continue
-        visit(found, child, x, Any[path; key], trained && key in learning, ismutable(x) ? (above..., x) : above)
+        visit(found, child, Any[path; key], trained && key in learning, ismutable(x) ? (above..., x) : above)
     end
     return nothing
 end
@@ -92,7 +89,7 @@ end
 function check_unchanged(model::Model)
     place, ties = 0, 0
     known = model.parameters
-    visit(model.object, nothing, Any[], true) do array, owner, path, trained
+    visit(model.object, Any[], true) do array, path, trained
         if place < length(known) && array === known[place + 1].array
             place += 1
             pointer(array) == pointer(known[place].pinned) || changed(path)
@@ -108,17 +105,3 @@ end
 
 changed(path) = refuse("changed", "the model was changed in Julia: ", dotted(path), " is another array than the one that ",
     "parameters() shows; make a new FluxModel of it, and take its parameters anew")
-
-"""Put what a layer bound anew while it ran, as BatchNorm does with its statistics, back into the arrays of before."""
-function settle(model::Model)
-    for p in model.parameters
-        if ismutable(p.owner) && last(p.path) isa Symbol && hasfield(typeof(p.owner), last(p.path))
-            now = getfield(p.owner, last(p.path))
-            if now !== p.array && now isa Array && size(now) == size(p.array)
-                copyto!(p.array, now)
-                setfield!(p.owner, last(p.path), p.array)
-            end
-        end
-    end
-    return nothing
-end

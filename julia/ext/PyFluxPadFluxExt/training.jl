@@ -50,7 +50,6 @@ loss_of(code) = get(() -> evaluate(code, "loss"), LOSSES, code)
 function step!(trainer::Trainer, loss, xs, target)
     model = trainer.model
     y, back = differentiate(model.object, xs, false)
-    settle(model)
     if loss in values(LOSSES) && size(y) != size(target)
         refuse("shape", "the loss compares arrays of one shape; the prediction is ", shape_text(y),
             ", the target ", shape_text(target))
