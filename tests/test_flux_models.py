@@ -7,7 +7,7 @@ import flux_models
 import numpy as np
 import pytest
 
-from pyflux_pad import flux
+from pyflux_pad import BackendUnavailable, flux
 from pyflux_pad.flux import FluxModel
 
 pytestmark = flux_models.needs_flux
@@ -160,6 +160,31 @@ def test_state_dict_refusals():
     with pytest.raises(TypeError, match="lives in Julia and is not copied"):
         __import__("copy").deepcopy(model)
     assert repr(model) == "FluxModel(289 trained parameters in 6 arrays)"
+
+
+def test_gpu_needs_cuda():
+    with pytest.raises(BackendUnavailable, match=(
+        r"FluxModel\.gpu: a model on the GPU needs CUDA, which the project .* does not have; add it: "
+        r'import Pkg; Pkg\.add\("CUDA"\)'
+    )):
+        small().gpu()
+
+
+ON_DEVICE = """
+extension = only(m for m in Base.loaded_modules_array() if nameof(m) === :PyFluxPadFluxExt)
+extension.OnDevice(Chain(Conv((3, 2), 2 => 3, relu; pad=(0, 2, 1, 0), init=(s...) -> ones(Float32, s)), Dropout(0.9)))
+"""
+
+
+def test_what_runs_on_a_gpu():
+    """Without one, Flux's `gpu` and `cpu` leave arrays where they are: the wrapper's own part can be tested."""
+    plain = FluxModel.from_julia(ON_DEVICE.replace("extension.OnDevice(", "identity("))
+    wrapped = FluxModel.from_julia(ON_DEVICE)
+    assert wrapped.parameters() == {}
+    y = plain(X)
+    np.testing.assert_array_equal(wrapped(X), y)
+    np.testing.assert_array_equal(wrapped.grad(X, y)[0], plain.grad(X, y)[0])
+    assert (wrapped.train()(X) == 0).mean() > (y == 0).mean() + 0.2
 
 
 def test_summary():

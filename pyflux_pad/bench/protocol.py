@@ -1,9 +1,10 @@
-"""How time is taken: one process per case, contestants in turn, medians, of several such processes the middle one."""
+"""How time is taken: a process per case, contestants in turn, medians, and of several processes the middle one."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -19,9 +20,9 @@ from .contestants import CONTESTANTS, Unsupported, Work, inside, results
 WARM_UPS = 3
 ROUNDS = 11
 PROCESSES = 3
-BLOCK = 32 << 20
-"""Bytes allocated, touched and freed before timing: glibc then keeps freed memory of this size instead of giving it
-back, as it does in any program that has run for a while."""
+BLOCK = 31 << 20
+"""Bytes allocated, touched and freed before timing: from then on glibc keeps freed memory, up to blocks of this size,
+as in any program that has run for a while. It does not learn from larger blocks."""
 LIMIT = 1e-4
 """The largest difference between contestants that passes, as a part of the largest value."""
 _SHORTEST = 2e-4
@@ -113,11 +114,18 @@ def _check(case: Case, which: str, works: dict[str, Work]) -> None:
 
 
 def _time(works: dict[str, Work], protocol: Protocol) -> dict[str, float]:
-    """Time the contestants in turn; return the medians."""
+    """Time the contestants in turn, in another order every round; return the medians.
+
+    Who comes after a contestant that reads the same arrays finds them in the cache.
+    """
     repeats = {name: _repeats(work, protocol.warm_ups) for name, work in works.items()}
     times: dict[str, list[float]] = {name: [] for name in works}
+    order = list(works)
+    shuffle = random.Random(0).shuffle
     for _ in range(protocol.rounds):
-        for name, work in works.items():
+        shuffle(order)
+        for name in order:
+            work = works[name]
             start = time.perf_counter()
             for _ in range(repeats[name]):
                 work()

@@ -172,6 +172,19 @@ class FluxModel:
         """Put the layers that know one into their test mode (``Flux.testmode!``); return self."""
         return self.train(False)
 
+    def gpu(self) -> FluxModel:
+        """Return a copy of the model on the GPU, by CUDA.jl: inputs are copied there and results back.
+
+        Its arrays have no memory that NumPy could see: `parameters` of it is empty, and gradients are those of inputs.
+        Not yet run on hardware.
+
+        Raises
+        ------
+        BackendUnavailable
+            Where the Julia project lacks CUDA or cuDNN, with the line that adds it, or CUDA.jl finds no GPU.
+        """
+        return FluxModel._of(int(ask("FluxModel.gpu", "to_gpu", [self.kept.number])))
+
     # ------------------------------------------------------------------------------------------------------- its arrays
 
     def _entries(self, what: str) -> list[_Entry]:

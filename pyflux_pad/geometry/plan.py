@@ -126,9 +126,10 @@ def _make(geometry: ConvGeometry, axes: tuple[AxisPlan, ...], copy_bytes: int = 
 
 
 # The cost model compares a padded copy with a few outputs that are computed and thrown away. What matters is the
-# number of multiply-adds that take as long as one byte copied. Measured on two cores of an AMD EPYC (AVX2) with torch
-# 2.13, float32: convolutions of 16-64 channels run at about 4e10 multiply-adds per second, a padded copy (F.pad: zero
-# fill, then copy) writes about 4e9 bytes per second.
+# number of multiply-adds that take as long as one byte copied. Measured on two cores (AMD EPYC, Intel Xeon) with torch
+# 2.13, float32: convolutions of 16-64 channels run at 4e10 multiply-adds per second and more, a padded copy writes 4e9
+# to 1e10 bytes per second. With these constants the faster of crop and residual was taken in 10 of the 11 cases of
+# `pyflux-pad bench`, and in the eleventh they differed by 3 %.
 _WORK_PER_BYTE = 10
 # A call of the engine, a view or a copy, takes about 2 microseconds whatever its size: it decides for tiny arrays.
 _WORK_PER_CALL = 80_000
@@ -155,7 +156,7 @@ def plan_conv(
     itemsize
         Bytes per element.
     training
-        Whether a gradient will be taken: crop and residual then pay in the backward pass too.
+        Whether a gradient will be taken: nothing is cropped then.
     contiguous
         Whether a cropped result is copied to be contiguous.
     strategy
@@ -206,13 +207,14 @@ def _cheapest(geometry: ConvGeometry, itemsize: int, training: bool, contiguous:
     """Take symmetric axes as they are; the others are all cropped or all padded, whichever costs less.
 
     One padded axis copies the whole input already, so padding the others along with it is never dearer than cropping
-    them.
+    them. Where a gradient is taken they are padded: backward, a crop embeds the gradient in zeros, and the wider pads
+    keep torch from its fast kernels; the weight gradient of strided convolutions then took two to four times as long.
     """
     crop, residual = [
         _priced(geometry, tuple([_axis_or(geometry, a, name) for a in range(geometry.ndim)]), itemsize, contiguous)
         for name in ("crop", "residual")
     ]
-    return crop if _cost(crop, itemsize, training) < _cost(residual, itemsize, training) else residual
+    return crop if not training and _cost(crop) < _cost(residual) else residual
 
 
 def _axis_or(geometry: ConvGeometry, axis: int, name: str) -> AxisPlan:
@@ -307,23 +309,10 @@ def _priced(
     return _make(geometry, axes, copied * itemsize, extra)
 
 
-def _cost(plan: ConvPlan, itemsize: int, training: bool) -> int:
-    """Return the cost of a plan in multiply-adds; a training step computes three convolutions and copies twice.
-
-    Backward, a crop embeds the gradient in zeros and does its extra work in both gradients; a padded copy is cut out
-    of the gradient again.
-    """
-    work, copied = plan.extra_work, plan.copy_bytes
-    work += _WORK_PER_CALL * (len(plan.keeps) + 1 if plan.keeps else 2 * bool(plan.pads))  # padding fills, then copies
-    if training:
-        geometry = plan.geometry
-        if plan.keeps:
-            computed = math.prod([axis.computed for axis in plan.axes])
-            copied += geometry.batch * geometry.out_channels * computed * itemsize
-        if plan.pads:
-            copied += geometry.batch * geometry.in_channels * math.prod(geometry.input_size) * itemsize
-        work *= 3
-    return work + _WORK_PER_BYTE * copied
+def _cost(plan: ConvPlan) -> int:
+    """Return the cost of a plan in multiply-adds."""
+    calls = len(plan.keeps) + 1 if plan.keeps else 2 * bool(plan.pads)  # padding fills, then copies
+    return plan.extra_work + _WORK_PER_BYTE * plan.copy_bytes + _WORK_PER_CALL * calls
 
 
 def build_conv_plan(

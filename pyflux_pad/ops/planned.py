@@ -147,7 +147,7 @@ def plan(
         Engine to plan for; by default the default engine, else "numpy". Engines that take a pair of pads per axis need
         no strategy.
     training
-        Whether a gradient will be taken: extra outputs then cost in the backward pass too.
+        Whether a gradient will be taken: extra outputs, which cost more in the backward pass, are then avoided.
     strategy
         Force "symmetric", "native", "crop", "residual" or "full" on every axis, or one name per axis.
 

@@ -153,24 +153,25 @@ function update(r, _)
     return ""
 end
 
-function jld2(what)
-    package = Base.identify_package("JLD2")
-    if package === nothing || Base.locate_package(package) === nothing
-        refuse("missing", "$what needs JLD2, which the project $(Base.active_project()) does not have; add it: ",
-            "import Pkg; Pkg.add(\"JLD2\")")
+"""Return a package of the project that Flux can do without."""
+function package(name, what)
+    found = Base.identify_package(name)
+    if found === nothing || Base.locate_package(found) === nothing
+        refuse("missing", "$what needs $name, which the project $(Base.active_project()) does not have; add it: ",
+            "import Pkg; Pkg.add(\"$name\")")
     end
-    return Base.require(package)
+    return Base.require(found)
 end
 
 function save_jld2(r, text)
-    state, package = Flux.state(kept_model(r).object), jld2("a .jld2 file")
-    Base.invokelatest(package.jldsave, text; model_state=state)
+    state, jld2 = Flux.state(kept_model(r).object), package("JLD2", "a .jld2 file")
+    Base.invokelatest(jld2.jldsave, text; model_state=state)
     return ""
 end
 
 function load_jld2(r, text)
-    model, package = kept_model(r), jld2("a .jld2 file")
-    state = Base.invokelatest(package.load, text, "model_state")
+    model, jld2 = kept_model(r), package("JLD2", "a .jld2 file")
+    state = Base.invokelatest(jld2.load, text, "model_state")
     try
         Flux.loadmodel!(model.object, state)
     catch error
@@ -179,9 +180,17 @@ function load_jld2(r, text)
     return ""
 end
 
+function to_gpu(r, _)
+    model = kept_model(r)
+    cuda, _ = package("CUDA", "a model on the GPU"), package("cuDNN", "a model on the GPU")
+    Base.invokelatest(cuda.functional) || refuse("missing", "CUDA.jl is there but finds no GPU that it can use")
+    return string(keep(Base.invokelatest(Model, OnDevice(Base.invokelatest(Flux.gpu, model.object)))))
+end
+
 const OPERATIONS = (
     :make, :make_from_file, :release, :describe, :set_mode, :evaluate_model, :pullback, :fetch, :back, :structure,
     :make_trainer, :make_loss, :save_state, :restore_state, :step, :update, :save_jld2, :load_jld2,
+    :to_gpu,
 )
 
 # ----------------------------------------------------------------------------------------------------------- the border

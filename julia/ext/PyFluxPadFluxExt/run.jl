@@ -135,3 +135,12 @@ function gradients(model::Model, cotangent)
     end
     return found
 end
+
+"""A model whose value a GPU computes: inputs are copied there and results back. Its arrays are not Python's to see."""
+struct OnDevice{M}
+    model::M
+end
+
+Functors.@leaf OnDevice
+(on::OnDevice)(xs...) = Flux.cpu(on.model(map(Flux.gpu, xs)...))
+Flux.testmode!(on::OnDevice, mode) = (Flux.testmode!(on.model, mode); on)

@@ -30,9 +30,12 @@ from .blocks import (
     choose_tile,
     compute_dtype,
     grouped,
+    leading,
     narrow,
     native,
     phases,
+    reach,
+    scatters,
 )
 from .windows import PadsAndPools
 
@@ -137,10 +140,16 @@ class NumpyEngine(PadsAndPools):
     def conv_input(self, geometry: ConvGeometry, grad_output: Array, weight: Array, bias: Array | None = None) -> Array:
         """Return the transpose by the input: a stride-1 correlation for each residue of the input modulo the stride.
 
+        With few input channels the products are scattered instead, tap by tap.
+
         ``j * stride + k * dilation = i + low`` is symmetric in gradient and kernel. The shorter of them slides over
         the longer one, so that a kernel as large as the input costs no more than its transpose.
         """
         result = self.xp.empty(geometry.input_shape, native(grad_output.dtype))
+        if scatters(geometry) and compute_dtype(result.dtype) == result.dtype:
+            result[...] = 0 if bias is None else bias.reshape(-1, *(1,) * geometry.ndim)
+            self._scatter(geometry, grad_output, weight, result)
+            return result
         still = grouped(grad_output, geometry.groups)  # (N, G, O, *out)
         sliding = grouped(weight, geometry.groups, axis=0, flip=geometry.flip_kernel).swapaxes(1, 2)  # (G, C, O, *k)
         target = grouped(result, geometry.groups)  # (N, G, C, *in)
@@ -163,6 +172,29 @@ class NumpyEngine(PadsAndPools):
         if bias is not None and swap:
             result += bias.reshape(-1, *(1,) * geometry.ndim)
         return result
+
+    def _scatter(self, geometry: ConvGeometry, grad_output: Array, weight: Array, result: Array) -> None:
+        """Add what every block of outputs sends to the input."""
+        gradient = grouped(grad_output, geometry.groups)  # (N, G, O, *out)
+        kernel = grouped(weight, geometry.groups, axis=0, flip=geometry.flip_kernel)  # (G, O, C, *k)
+        target = grouped(result, geometry.groups)  # (N, G, C, *in)
+        matrix = kernel.reshape(*kernel.shape[:2], -1).swapaxes(1, 2)
+        (batch, groups, rows, *outputs), taps = gradient.shape, kernel.shape[3:]
+        lifted = geometry.lifted()
+        axes = [Axis(s, d, low) for s, d, (low, _) in zip(lifted.stride, lifted.dilation, lifted.padding, strict=True)]
+        cells = self.block_bytes // (matrix.shape[0] * matrix.shape[1] * result.itemsize)
+        for samples, *out in boxes((batch, *outputs), leading((batch, *outputs), cells)):
+            part = gradient[(samples, slice(None), slice(None), *out)]
+            sizes = part.shape[3:]
+            sent = self.xp.matmul(matrix, part.reshape(*part.shape[:2], rows, -1))
+            sent = sent.reshape(part.shape[0], groups, -1, *taps, *sizes)
+            for tap in np.ndindex(*taps):
+                reached = [
+                    reach(axis, box, place, n)
+                    for axis, box, place, n in zip(axes, out, tap, target.shape[3:], strict=True)
+                ]
+                places, sources = zip(*reached, strict=True)
+                target[(samples, slice(None), slice(None), *places)] += sent[(..., *tap, *sources)]
 
     def conv_weight(self, geometry: ConvGeometry, x: Array, grad_output: Array) -> Array:
         """Return the transpose by the weight: the gradient times the gathered inputs, summed over batch and outputs."""

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...geometry import ConvGeometry
+
 Array = Any
 Sizes = tuple[int, ...]
 Box = tuple[slice, ...]
@@ -201,6 +203,34 @@ def phases(n: int, kernel: int, axis: Axis) -> list[tuple[slice, slice, Axis]]:
         reversed_taps = slice(taps[0] + (count - 1) * step, None, -step)
         phases.append((places, reversed_taps, Axis(1, dilation, (count - 1) * dilation - start)))
     return phases
+
+
+def scatters(geometry: ConvGeometry) -> bool:
+    """Say whether the transpose by the input costs less by adding products than by gathering gradients.
+
+    Gathering copies a gradient of every output channel per tap; adding reads, adds and writes one product of every
+    input channel per tap.
+    """
+    return 3 * geometry.in_channels < geometry.out_channels and geometry.batch > 0 and geometry.in_channels > 0
+
+
+def leading(sizes: Sequence[int], cells: int) -> list[int]:
+    """Return the tile of about so many cells that is as long as it can be on the last axes."""
+    tile = list(sizes)
+    for axis in range(len(tile)):
+        tile[axis] = max(1, min(tile[axis], cells // math.prod(tile[axis + 1 :])))
+    return tile
+
+
+def reach(axis: Axis, outputs: slice, tap: int, n: int) -> tuple[slice, slice]:
+    """Return the inputs that a tap of a box of outputs reaches, and the outputs of the box that reach them."""
+    start = outputs.start * axis.stride + tap * axis.dilation - axis.low
+    first = max(-(start // axis.stride), 0)
+    stop = min((n - 1 - start) // axis.stride + 1, outputs.stop - outputs.start)
+    if stop <= first:
+        return slice(0, 0), slice(0, 0)
+    begin = start + first * axis.stride
+    return slice(begin, begin + (stop - first - 1) * axis.stride + 1, axis.stride), slice(first, stop)
 
 
 def grouped(array: Array, groups: int, axis: int = 1, flip: bool = False) -> Array:
