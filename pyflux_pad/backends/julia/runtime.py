@@ -356,6 +356,7 @@ end
 """
 
 
+_DEPOT = "; Julia stores there what it compiles: the first folder of JULIA_DEPOT_PATH must be writable"
 _REASONS: dict[str, Callable[..., str]] = {
     "version": lambda found: f"this is {_wrong_version(found)}; {_OWN_JULIA}",
     "threads": lambda found: (
@@ -378,7 +379,7 @@ _REASONS: dict[str, Callable[..., str]] = {
         f"the Julia package PyFluxPad has interface {found}, this Python package needs {ABI}; both must come from the "
         f"same release, so remove the other PyFluxPad from the project"
     ),
-    "failed": lambda text: f"loading PyFluxPad failed: {text[:800]}",
+    "failed": lambda text: f"loading PyFluxPad failed: {text[:800]}{_DEPOT if 'IOError' in text else ''}",
 }
 """What the loader's answer means."""
 
