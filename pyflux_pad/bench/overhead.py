@@ -10,6 +10,7 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ..backends import available_backends
@@ -124,9 +125,32 @@ def _microseconds(call: Callable[[], object], number: int = 2000) -> float:
     return timeit.timeit(call, number=number) / number * 1e6
 
 
+def growth() -> list[tuple[str, float, float]]:
+    """Return, per engine, the exponents by which time grows with the batch and with the area, over a factor of 64."""
+    import numpy as np
+
+    weight = np.ones((32, 32, 3, 3), np.float32)
+    rows = []
+    for name in ("numpy", "torch"):
+        if not available_backends()[name].available:
+            continue
+        exponents = []
+        for shapes in ([(n, 32, 32, 32) for n in (2, 8, 32, 128)], [(2, 32, n, n) for n in (32, 64, 128, 256)]):
+            arrays = [np.ones(shape, np.float32) for shape in shapes]
+            rounds = [
+                [_microseconds(partial(conv, x, weight, padding=((0, 1), (2, 0)), backend=name), 3) for x in arrays]
+                for _ in range(_REPEATS)
+            ]
+            times = np.median(rounds, axis=0)
+            sizes = [array.size for array in arrays]
+            exponents.append(float(np.polyfit(np.log(sizes), np.log(times), 1)[0]))
+        rows.append((name, *exponents))
+    return rows
+
+
 def measure_all() -> dict[str, Any]:
     """Return the import's seconds, and rows of microseconds: of torch's calls, and of Julia where it runs."""
-    record: dict[str, Any] = {"import": import_cost(), "torch": call_costs()}
+    record: dict[str, Any] = {"import": import_cost(), "torch": call_costs(), "growth": growth()}
     if available_backends()["julia"].available:
         record |= {"julia_start": julia_start(), "julia": julia_calls()}
     return record
@@ -137,6 +161,11 @@ def describe(record: dict[str, Any]) -> Iterator[str]:
     yield f"import pyflux_pad beyond numpy: {record['import'] * 1e3:.0f} ms"
     yield ""
     yield from _rows(("strategy", "torch's calls", "planned", "above", "conv()", "above"), record["torch"])
+    yield ""
+    yield from table(
+        ("engine", "exponent of the batch", "exponent of the area"),
+        [(name, f"{batch:.3f}", f"{area:.3f}") for name, batch, area in record["growth"]],
+    )
     if "julia" in record:
         yield ""
         yield "Julia: start {:.2f} s, first convolution {:.4f} s, in fresh processes".format(*record["julia_start"])
