@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..geometry import ConvGeometry, arguments, conv_geometry
 from ..padding import Padding
 
 
@@ -26,17 +27,15 @@ class Case(NamedTuple):
         return len(self.x) - 2
 
     @property
-    def output_size(self) -> tuple[int, ...]:
-        """Spatial size of the result."""
-        return tuple(
-            (n + low + high - self.dilation * (k - 1) - 1) // self.stride + 1
-            for n, k, (low, high) in zip(self.x[2:], self.weight[2:], self.padding, strict=True)
-        )
+    def geometry(self) -> ConvGeometry:
+        """Its integers."""
+        given = arguments(self.name, self.ndim, self.stride, self.padding, self.dilation, self.groups, False)
+        return conv_geometry(self.name, self.x, self.weight, given)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
         """(N, C_out, *out)."""
-        return (self.x[0], self.weight[0], *self.output_size)
+        return self.geometry.output_shape
 
     @property
     def multiply_adds(self) -> int:

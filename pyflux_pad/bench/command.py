@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..console import table
+from ..console import Progress, table
 from .cases import CASES, PASSES
 from .contestants import CONTESTANTS
 from .protocol import Protocol, measure
@@ -59,20 +58,16 @@ def _bench(arguments: argparse.Namespace) -> dict[str, Any]:
     once = {"processes": 1, "warm_ups": 0, "rounds": 1} if arguments.quick else {}
     record: dict[str, Any] = {"machine": host(), "cold": arguments.cold, "tuned": arguments.tune_memory,
                               "passes": {}, "skipped": {}, "comparisons": {}}  # fmt: skip
-    total, done = len(arguments.passes) * len(arguments.cases), 0
-    for which in arguments.passes:
-        protocol = Protocol(which, arguments.threads, arguments.cold, arguments.tune_memory, **once)
-        seconds = record["passes"][which] = {}
-        for name in arguments.cases:
-            done += 1
-            if sys.stderr.isatty():
-                print(f"\r\033[K{done}/{total} {which}: {name}", end="", file=sys.stderr, flush=True)
-            seconds[name], skipped = measure(CASES[name], protocol, names)
-            for contestant, reason in skipped.items():
-                record["skipped"].setdefault(contestant, {})[f"{which}, {name}"] = reason
-        record["comparisons"][which] = comparisons(seconds)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
+    with Progress("measuring", len(arguments.passes) * len(arguments.cases)) as bar:
+        for which in arguments.passes:
+            protocol = Protocol(which, arguments.threads, arguments.cold, arguments.tune_memory, **once)
+            seconds = record["passes"][which] = {}
+            for name in arguments.cases:
+                seconds[name], skipped = measure(CASES[name], protocol, names)
+                for contestant, reason in skipped.items():
+                    record["skipped"].setdefault(contestant, {})[f"{which}, {name}"] = reason
+                bar.step()
+            record["comparisons"][which] = comparisons(seconds)
     if arguments.plot:
         plot(record["passes"], Path(arguments.plot))
     return record

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..backends import available_backends
 from ..ops import conv, conv_input, conv_weight
+from ..padding import Padding
 from .cases import Case
 
 Work = Callable[[], Any]
@@ -106,13 +107,13 @@ def _torch_pad(case: Case, which: str) -> Work:
     import torch.nn.functional as F
 
     function = _torch_conv(case)
-    pads = [entry for pair in reversed(case.padding) for entry in pair]
+    pads = Padding(case.padding).to_torch()
     return _torch_work(case, which, lambda x, weight: function(F.pad(x, pads), weight))
 
 
 def _torch_same(case: Case, which: str) -> Work:
-    totals = [case.dilation * (k - 1) for k in case.weight[2:]]
-    if case.stride != 1 or case.padding != tuple((total // 2, total - total // 2) for total in totals):
+    same = case.stride == 1 and Padding.same("torch", case.x[2:], case.weight[2:], 1, case.dilation)
+    if not same or same.pairs != case.padding:
         raise Unsupported("torch's padding='same' is another padding")
     return _torch_work(case, which, _torch_conv(case, "same"))
 
@@ -156,8 +157,8 @@ def _einsum(case: Case, which: str) -> Work:
     n, g = case.ndim, case.groups
     out, taps = _AXES[:n], _TAPS[:n]
     kernel = weight.reshape(g, -1, *weight.shape[1:])
-    rows = gradient.reshape(case.x[0], g, -1, *case.output_size)
-    extents = tuple(case.dilation * (k - 1) + 1 for k in case.weight[2:])
+    output_size, extents = case.geometry.output_size, case.geometry.extent
+    rows = gradient.reshape(case.x[0], g, -1, *output_size)
     steps = (..., *[slice(None, None, case.stride)] * n, *[slice(None, None, case.dilation)] * n)
 
     def windows() -> np.ndarray:
@@ -181,7 +182,7 @@ def _einsum(case: Case, which: str) -> Work:
         for tap in np.ndindex(*weight.shape[2:]):
             places = tuple(
                 slice(k * case.dilation, k * case.dilation + (length - 1) * case.stride + 1, case.stride)
-                for k, length in zip(tap, case.output_size, strict=True)
+                for k, length in zip(tap, output_size, strict=True)
             )
             total[(..., *places)] += columns[(slice(None), slice(None), *tap)]
         return total[inside(case)]
@@ -231,10 +232,9 @@ def _onnxruntime(case: Case, which: str) -> Work:
     import torch
 
     x, weight, _ = case.arrays()
-    lows, highs = zip(*case.padding, strict=True)
     node = onnx.helper.make_node(
         "Conv", ["x", "w"], ["y"], strides=[case.stride] * case.ndim, dilations=[case.dilation] * case.ndim,
-        pads=[*lows, *highs], group=case.groups,
+        pads=Padding(case.padding).to_onnx(), group=case.groups,
     )  # fmt: skip
     values = [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape),
               onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, case.output_shape)]  # fmt: skip
@@ -270,7 +270,7 @@ def _nnlib(case: Case, which: str) -> Work:
 
     module: Any = juliacall.newmodule("NNlibBench")
     module.seval("import NNlib")
-    pads = [entry for pair in reversed(case.padding) for entry in pair]
+    pads = list(Padding(case.padding).to_flux())
     work, result = module.seval(_NNLIB)(
         *case.arrays(), [case.stride] * case.ndim, pads, [case.dilation] * case.ndim, case.groups, which
     )
