@@ -22,7 +22,8 @@ RANK = {name: rank for rank, group in enumerate(ORDER) for name in group}
 DOORS = {"__init__", "__main__"}
 # What may be imported when a module is imported, besides the standard library and numpy. An engine's file is only
 # imported when its engine is.
-FRAMEWORKS = {"torch": {"backends/torch.py", "backends/halo.py", "backends/torch_ops.py", "flux/module.py", "nn.py",
+FRAMEWORKS = {"torch": {"backends/torch.py", "backends/halo.py", "backends/onednn.py", "backends/torch_ops.py",
+                        "flux/module.py", "nn.py",
                         "porting/arrays/torch.py", "porting/module.py"}}
 
 

@@ -49,6 +49,10 @@ class Engine(Protocol):
         """Bytes per element."""
         ...
 
+    def takes_dense_pairs(self, dtype: str, device: str) -> bool:
+        """Say whether `conv` takes a (low, high) pair per axis where stride, dilation and groups are 1."""
+        ...
+
     def records(self, *arrays: Array) -> bool:
         """Say whether a gradient by one of the arrays is being recorded."""
         ...

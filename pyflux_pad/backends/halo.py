@@ -39,7 +39,7 @@ def reused(plan: ConvPlan, x: torch.Tensor, *others: torch.Tensor | None) -> tor
     The zeros of a buffer stay what they are; only the input is copied into their middle. `others` are the other
     operands of the convolution, one of which may record a gradient for which the copy would be kept.
     """
-    if plan.copy_bytes < LEAST_BYTES or not _is_forgotten(x, *others):
+    if plan.copy_bytes < LEAST_BYTES or not is_forgotten(x, *others):
         return None
     lows, highs = plan.pads[-2::-2], plan.pads[::-2]
     shape = (*x.shape[:2], *[n + low + high for n, low, high in zip(x.shape[2:], lows, highs, strict=True)])
@@ -68,8 +68,8 @@ def reused(plan: ConvPlan, x: torch.Tensor, *others: torch.Tensor | None) -> tor
 _PLAIN = (torch.Tensor, torch.nn.Parameter, type(None))
 
 
-def _is_forgotten(*tensors: torch.Tensor | None) -> bool:
-    """Say whether nothing outlives the call that could keep the copy."""
+def is_forgotten(*tensors: torch.Tensor | None) -> bool:
+    """Say whether nothing outlives a call on these operands that could keep what it computed on the way."""
     x = tensors[0]
     return (
         x is not None

@@ -24,7 +24,7 @@ from ..geometry import (
     plan_padded,
 )
 from ..padding import source_index
-from . import Engine
+from . import Engine, onednn
 from .halo import reused
 from .numpy import NumpyEngine
 
@@ -92,6 +92,10 @@ class TorchEngine:
         """Bytes per element."""
         return array.element_size()
 
+    def takes_dense_pairs(self, dtype: str, device: str) -> bool:
+        """Say whether oneDNN lends its own."""
+        return dtype == "float32" and device == "cpu" and onednn.lends_pairs()
+
     def records(self, *arrays: Array) -> bool:
         """Say whether autograd records a gradient by one of the tensors."""
         return torch.is_grad_enabled() and any(array.requires_grad for array in arrays)
@@ -109,6 +113,11 @@ class TorchEngine:
         geometry = plan.geometry
         if plan.is_empty:
             return _zeros(geometry.output_shape, x, weight, bias)
+        if plan.axes[0].strategy == "native":
+            y = onednn.conv(plan, x, weight, bias)
+            if y is not None:
+                return y
+            plan = cached_padded_plan(geometry)
         if geometry.flip_kernel:
             weight = _flip(weight)
         x = cut(plan, x)
@@ -444,6 +453,10 @@ class NumpyOnTorch(NumpyEngine):
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+
+    def takes_dense_pairs(self, dtype: str, device: str) -> bool:
+        """Say whether torch's kernels do."""
+        return self.engine.takes_dense_pairs(dtype, device)
 
     def conv(
         self,

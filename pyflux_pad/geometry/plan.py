@@ -1,7 +1,8 @@
 """The padding plan: how (low, high) pads become what an engine takes, cheapest first. Integers only, no arrays.
 
 1. Pads that equal a symmetric pair cost nothing ("symmetric"): the slack of the last window often allows it.
-2. An engine that takes pairs gets them ("native").
+2. An engine that takes pairs gets them ("native"); one that takes them for dense convolutions only (stride,
+   dilation and groups 1) gets them where that costs less than what follows.
 3. "crop": pad both sides by enough, compute a few outputs more and keep those that are wanted.
 4. "residual": let the engine pad the smaller amount on both sides and copy the input only for the difference.
 5. "full": copy the input with all its padding.
@@ -133,6 +134,9 @@ def _make(geometry: ConvGeometry, axes: tuple[AxisPlan, ...], copy_bytes: int = 
 _WORK_PER_BYTE = 10
 # A call of the engine, a view or a copy, takes about 2 microseconds whatever its size: it decides for tiny arrays.
 _WORK_PER_CALL = 80_000
+# A dense convolution whose pairs go to the engine, on an Intel Xeon with AVX-512: a call, and see `_dense_cost`.
+_DENSE_CALL = 1 << 20
+_REGISTER = 16
 
 
 def plan_conv(
@@ -144,6 +148,7 @@ def plan_conv(
     contiguous: bool = True,
     strategy: str | Sequence[str] | None = None,
     symbolic: bool = False,
+    dense_pairs: bool = False,
 ) -> ConvPlan:
     """Choose how (low, high) pads become what an engine takes, cheapest first; see the design of `AxisPlan`.
 
@@ -163,6 +168,8 @@ def plan_conv(
         Force one of `STRATEGIES` on every axis, or one name per axis.
     symbolic
         Whether sizes are symbolic (export, dynamic compile): the plan then never branches on them.
+    dense_pairs
+        Whether the engine takes a pair per axis where stride, dilation and groups are 1; see `_dense`.
 
     Raises
     ------
@@ -179,7 +186,7 @@ def plan_conv(
     elif symbolic:
         axes = tuple(_symbolic_axis(geometry, axis) for axis in range(geometry.ndim))
     else:
-        return _cheapest(geometry, itemsize, training, contiguous)
+        return _cheapest(geometry, itemsize, training, contiguous, dense_pairs)
     return _priced(geometry, axes, itemsize, contiguous, symbolic)
 
 
@@ -198,13 +205,13 @@ def _check_strategies(names: tuple[str, ...], geometry: ConvGeometry, native: bo
         if name not in STRATEGIES:
             raise GeometryError(f"plan: strategy must be one of {', '.join(STRATEGIES)}, got {name!r}")
         if name == "native" and not native:
-            raise GeometryError("plan: strategy 'native' needs an engine that takes (low, high) pairs, unlike this one")
+            raise GeometryError("plan: strategy 'native' needs an engine that always takes (low, high) pairs")
     if len(names) != geometry.ndim:
         raise GeometryError(f"plan: {len(names)} strategies for {geometry.ndim} spatial axes: {names}")
 
 
-def _cheapest(geometry: ConvGeometry, itemsize: int, training: bool, contiguous: bool) -> ConvPlan:
-    """Take symmetric axes as they are; the others are all cropped or all padded, whichever costs less.
+def _cheapest(geometry: ConvGeometry, itemsize: int, training: bool, contiguous: bool, dense_pairs: bool) -> ConvPlan:
+    """Take symmetric axes as they are; the others are all cropped, padded or left to the engine, whichever costs least.
 
     One padded axis copies the whole input already, so padding the others along with it is never dearer than cropping
     them. Where a gradient is taken they are padded: backward, a crop embeds the gradient in zeros, and the wider pads
@@ -214,7 +221,35 @@ def _cheapest(geometry: ConvGeometry, itemsize: int, training: bool, contiguous:
         _priced(geometry, tuple([_axis_or(geometry, a, name) for a in range(geometry.ndim)]), itemsize, contiguous)
         for name in ("crop", "residual")
     ]
-    return crop if not training and _cost(crop) < _cost(residual) else residual
+    if training or not (residual.pads or crop.keeps):
+        return residual
+    plan = crop if _cost(crop) < _cost(residual) else residual
+    if dense_pairs and _is_dense(geometry) and _dense_cost(geometry, itemsize) < _cost(plan):
+        axes = tuple([_axis(geometry, axis, "native") for axis in range(geometry.ndim)])
+        return _make(geometry, axes, copy_bytes=itemsize * math.prod(geometry.weight_shape))
+    return plan
+
+
+def _is_dense(geometry: ConvGeometry) -> bool:
+    """Say whether an engine that takes pairs of dense convolutions only takes these.
+
+    It runs them transposed, with ``k - 1`` less the pads, which must not be negative. oneDNN's fast kernels take
+    channels by 16 (a register of AVX-512); the others, and dilated ones, took 1.4 to 4 times as long.
+    """
+    channels = (geometry.in_channels, geometry.out_channels)
+    return (
+        geometry.groups == 1
+        and not any([count == 0 or count % _REGISTER for count in channels])
+        and all([stride == 1 for stride in geometry.stride])
+        and all([dilation == 1 for dilation in geometry.dilation])
+        and all([0 <= pad < k for k, pair in zip(geometry.kernel_size, geometry.padding, strict=True) for pad in pair])
+    )
+
+
+def _dense_cost(geometry: ConvGeometry, itemsize: int) -> int:
+    """Return what running a convolution transposed costs: turning the weight, a slower kernel's result, a call."""
+    turned, result = math.prod(geometry.weight_shape), math.prod(geometry.output_shape)
+    return _WORK_PER_BYTE * (itemsize * (8 * turned + result // 2) + _DENSE_CALL)
 
 
 def _axis_or(geometry: ConvGeometry, axis: int, name: str) -> AxisPlan:
@@ -328,6 +363,7 @@ def build_conv_plan(
     modes: tuple[str, ...] | None = None,
     detached: bool = False,
     strategy: str | tuple[str, ...] | None = None,
+    dense_pairs: bool = False,
 ) -> ConvPlan:
     """Return the plan of a convolution of checked arguments; axes whose mode is not "zeros" are padded explicitly."""
     geometry = conv_geometry(operation, x_shape, weight_shape, args)
@@ -348,6 +384,7 @@ def build_conv_plan(
         contiguous=contiguous,
         strategy=strategy,
         symbolic=symbolic,
+        dense_pairs=dense_pairs,
     )
     return plan if explicit is None else replace(plan, explicit=explicit)
 

@@ -169,9 +169,15 @@ def bind_conv(
         x_shape = x.shape if batched else (1, *x.shape)
         records = engine.records(x, weight)
         choice = engine.native_padding, engine.itemsize(x), records or is_deterministic(), bool(contiguous)
-        symbolic = engine.symbolic(x, weight)
-        make = build_conv_plan if symbolic or engine.traced() else cached_conv_plan
-        plan = make(operation, tuple(x_shape), tuple(weight.shape), args, *choice, symbolic, modes, detach_padding)
+        symbolic, tracing = engine.symbolic(x, weight), engine.traced()
+        make = build_conv_plan if symbolic or tracing else cached_conv_plan
+        pairs = not tracing and engine.takes_dense_pairs(
+            str(x.dtype).rpartition(".")[2], str(getattr(x, "device", "cpu"))
+        )
+        plan = make(
+            operation, tuple(x_shape), tuple(weight.shape), args, *choice, symbolic, modes, detach_padding,
+            dense_pairs=pairs,
+        )  # fmt: skip
         if key is not None and not symbolic:
             _remember(key, engine, records, plan)
     assert engine is not None

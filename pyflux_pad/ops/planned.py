@@ -175,6 +175,7 @@ def plan(
         "plan", x_shape, weight_shape, args, engine.native_padding, itemsize, training, True, False,
         conv_modes("plan", padding_mode, ndim), detach_padding,
         strategy if strategy is None or isinstance(strategy, str) else tuple(strategy),
+        engine.takes_dense_pairs(label, "cpu"),
     )  # fmt: skip
     return Plan(planned, x_shape, name, label, backend is not None)
 

@@ -88,6 +88,10 @@ class NumpyEngine(PadsAndPools):
         """Bytes per element."""
         return array.dtype.itemsize
 
+    def takes_dense_pairs(self, dtype: str, device: str) -> bool:
+        """Say no: every convolution takes them."""
+        return False
+
     def records(self, *arrays: Array) -> bool:
         """NumPy records no gradients."""
         return False
