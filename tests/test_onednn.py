@@ -81,6 +81,21 @@ def test_values(calls, ndim, flip_kernel):
     assert len(calls) == 2 * len(CASES[ndim])
 
 
+@pytest.mark.parametrize("padding", [(8, 0), (0, 4), (4, 8)])
+@pytest.mark.parametrize("flip_kernel", [False, True])
+def test_dilation_that_divides_the_axis(calls, padding, flip_kernel):
+    x, weight, bias = random(2, 16, 16), random(48, 16, 3, seed=1), random(48, seed=2)
+    options = {"padding": (padding,), "dilation": 4, "flip_kernel": flip_kernel}
+    plan = pp.plan(x.shape, weight.shape, **options, backend="torch")
+    assert plan.strategy == "native"
+    y = plan(x, weight, bias)
+    np.testing.assert_allclose(
+        y.numpy(), pp.conv(x.numpy(), weight.numpy(), bias.numpy(), **options), rtol=1e-4, atol=1e-4
+    )
+    assert y.is_contiguous()
+    assert len(calls) == 1
+
+
 def test_numpy_arrays_too(calls):
     y = planned()(X.numpy(), WEIGHT.numpy())
     assert type(y) is np.ndarray
@@ -93,6 +108,11 @@ def test_numpy_arrays_too(calls):
     [
         ((2, 16, 9, 8), (32, 16, 3, 4), {"stride": (1, 2)}),
         ((2, 16, 9, 8), (32, 16, 3, 4), {"dilation": (2, 1)}),
+        ((2, 16, 9, 8), (32, 16, 3, 4), {"dilation": 2}),
+        ((2, 16, 16), (32, 16, 3), {"padding": ((7, 0),), "dilation": 4}),
+        ((2, 16, 16), (32, 16, 3), {"padding": ((12, 0),), "dilation": 4}),
+        ((2, 16, 15), (32, 16, 3), {"padding": ((8, 0),), "dilation": 4}),
+        ((2, 16, 16), (32, 16, 3), {"padding": ((4, 0),), "dilation": 2}),  # rows too short
         ((2, 32, 9, 8), (32, 16, 3, 4), {"groups": 2}),
         ((2, 12, 9, 8), (32, 12, 3, 4), {}),
         ((2, 16, 9, 8), (20, 16, 3, 4), {}),

@@ -39,7 +39,15 @@ def conv(plan: ConvPlan, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
         and is_forgotten(x, weight, bias)
     ):
         return None
-    return _transposed(x, weight, bias, geometry.padding, geometry.flip_kernel)
+    (dilation, *others), padding = geometry.dilation, geometry.padding
+    if dilation == 1:
+        return _transposed(x, weight, bias, padding, geometry.flip_kernel)
+    # Taps `dilation` apart are neighbours along the first axis of x seen as (n / dilation, dilation).
+    assert not others
+    low, high = padding[0]
+    pairs = (low // dilation, high // dilation), (0, 0)
+    x = x.unflatten(2, (-1, dilation))
+    return _transposed(x, weight.unsqueeze(3), bias, pairs, geometry.flip_kernel).flatten(2)
 
 
 def _transposed(
@@ -49,9 +57,7 @@ def _transposed(
     padding: tuple[tuple[int, int], ...],
     flip_kernel: bool,
 ) -> torch.Tensor:
-    turned = weight.transpose(0, 1)
-    if not flip_kernel:
-        turned = turned.flip(list(range(2, turned.ndim)))
+    turned = (weight if flip_kernel else weight.flip(list(range(2, weight.ndim)))).transpose(0, 1)
     ones = [1] * len(padding)
     return torch.ops.mkldnn._convolution_transpose_pointwise(
         x,
