@@ -155,38 +155,75 @@ def bind_conv(
     batched: bool = True,
     padding_mode: Modes = "zeros",
     detach_padding: bool = False,
-    **options: Any,
+    *,
+    stride: Ints,
+    padding: PaddingLike,
+    dilation: Ints,
+    groups: int,
+    flip_kernel: bool,
 ) -> Call:
     """Bind a convolution; a call with the types, shapes and arguments of an earlier one takes its engine and plan."""
-    named = _named(names, (x, weight), bias)
-    engine, plan, key = _recall(
-        operation, named, x, weight, backend, bool(contiguous), batched, padding_mode, detach_padding, **options
-    )
+    contiguous = bool(contiguous)
+    named = {names[0]: x, names[1]: weight}
+    if bias is not None:
+        named["bias"] = bias
+    engine = plan = key = None
+    if are_exact(stride, padding, dilation, groups, flip_kernel) and not traced():
+        key = (
+            operation, type(x), getattr(x, "shape", None), getattr(x, "dtype", None), type(weight),
+            getattr(weight, "shape", None), type(bias), stride, padding, dilation, groups, flip_kernel, padding_mode,
+            detach_padding, contiguous, batched, backend, default_name(),
+        )  # fmt: skip
+        try:
+            found = _BOUND.get(key)
+        except TypeError:  # a list or a symbolic size, which have no hash
+            key = found = None
+        if found is not None:  # what may differ from the earlier call is checked again: dtypes and devices
+            engine, plans = found
+            engine.check(operation, named)
+            plan = plans.get(engine.records(x, weight))
     if plan is None:
         engine = resolve(operation, named, backend)
-        args = _arguments(engine, operation, spatial_ndim(operation, "weight", weight.shape), options)
-        modes = conv_modes(operation, padding_mode, len(weight.shape) - 2)
-        x_shape = x.shape if batched else (1, *x.shape)
-        records = engine.records(x, weight)
-        choice = engine.native_padding, engine.itemsize(x), records or is_deterministic(), bool(contiguous)
-        symbolic, tracing = engine.symbolic(x, weight), engine.traced()
-        make = build_conv_plan if symbolic or tracing else cached_conv_plan
-        pairs = not tracing and engine.takes_dense_pairs(
-            str(x.dtype).rpartition(".")[2], str(getattr(x, "device", "cpu"))
-        )
-        plan = make(
-            operation, tuple(x_shape), tuple(weight.shape), args, *choice, symbolic, modes, detach_padding,
-            dense_pairs=pairs,
-        )  # fmt: skip
-        if key is not None and not symbolic:
-            _remember(key, engine, records, plan)
+        options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups,
+                   "flip_kernel": flip_kernel}  # fmt: skip
+        plan = _plan_conv(operation, engine, x, weight, contiguous, batched, padding_mode, detach_padding, options, key)
     assert engine is not None
     geometry = plan.geometry
     check_bias(operation, bias, geometry.out_channels)
     if out is not None:
         _check_out(operation, engine, out, geometry.output_shape if batched else geometry.output_shape[1:], (x, weight))
     x = x if batched else x[None]
-    return Call("conv", engine, geometry, names, x, weight, bias, plan, plan.explicit, bool(contiguous), out, batched)
+    return Call("conv", engine, geometry, names, x, weight, bias, plan, plan.explicit, contiguous, out, batched)
+
+
+def _plan_conv(
+    operation: str,
+    engine: Engine,
+    x: Array,
+    weight: Array,
+    contiguous: bool,
+    batched: bool,
+    padding_mode: Modes,
+    detach_padding: bool,
+    options: dict[str, Any],
+    key: Any,
+) -> ConvPlan:
+    """Plan a convolution whose operands are checked, and remember the plan by the key of its call, if it has one."""
+    args = _arguments(engine, operation, spatial_ndim(operation, "weight", weight.shape), options)
+    modes = conv_modes(operation, padding_mode, len(weight.shape) - 2)
+    x_shape = x.shape if batched else (1, *x.shape)
+    records, symbolic, tracing = engine.records(x, weight), engine.symbolic(x, weight), engine.traced()
+    pairs = not tracing and engine.takes_dense_pairs(str(x.dtype).rpartition(".")[2], str(getattr(x, "device", "cpu")))
+    make = build_conv_plan if symbolic or tracing else cached_conv_plan
+    plan = make(
+        operation, tuple(x_shape), tuple(weight.shape), args, engine.native_padding, engine.itemsize(x),
+        records or is_deterministic(), contiguous, symbolic, modes, detach_padding, dense_pairs=pairs,
+    )  # fmt: skip
+    if key is not None and not symbolic:
+        if len(_BOUND) >= _MOST_BOUND:
+            _BOUND.clear()
+        _BOUND.setdefault(key, (engine, {}))[1][records] = plan
+    return plan
 
 
 def is_deterministic() -> bool:
@@ -200,54 +237,6 @@ def is_deterministic() -> bool:
 # What earlier calls bound: types, shapes and arguments -> the engine, and the plan without and with a gradient.
 _BOUND: dict[Any, tuple[Engine, dict[bool, ConvPlan]]] = {}
 _MOST_BOUND = 1024
-
-
-def _recall(
-    operation: str,
-    named: dict[str, Array],
-    x: Array,
-    weight: Array,
-    backend: str | None,
-    contiguous: bool,
-    batched: bool,
-    padding_mode: Modes,
-    detach_padding: bool,
-    *,
-    stride: Ints,
-    padding: PaddingLike,
-    dilation: Ints,
-    groups: int,
-    flip_kernel: bool,
-) -> tuple[Engine | None, ConvPlan | None, Any]:
-    """Return engine and plan of an earlier call like this one, if there was one, and the key to remember this one by.
-
-    Only what may differ between two such calls is checked again: dtypes and devices, by the engine.
-    """
-    if traced() or not are_exact(stride, padding, dilation, groups, flip_kernel):
-        return None, None, None
-    shape, dtype, weight_shape = getattr(x, "shape", None), getattr(x, "dtype", None), getattr(weight, "shape", None)
-    key = (
-        operation, type(x), shape, dtype, type(weight), weight_shape, stride, padding, dilation, groups, flip_kernel,
-        padding_mode, detach_padding, contiguous, batched, backend, default_name(),
-    )  # fmt: skip
-    try:
-        found = _BOUND.get(key)
-    except TypeError:  # a list or a symbolic size, which have no hash
-        return None, None, None
-    if found is None:
-        return None, None, key
-    engine, plans = found
-    bias = named.get("bias")
-    if bias is not None and type(bias) is not type(x):
-        return None, None, None
-    engine.check(operation, named)
-    return engine, plans.get(engine.records(x, weight)), key
-
-
-def _remember(key: Any, engine: Engine, records: bool, plan: ConvPlan) -> None:
-    if len(_BOUND) >= _MOST_BOUND:
-        _BOUND.clear()
-    _BOUND.setdefault(key, (engine, {}))[1][records] = plan
 
 
 def bind_transpose(
