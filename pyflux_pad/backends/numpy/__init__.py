@@ -31,6 +31,7 @@ from .blocks import (
     compute_dtype,
     grouped,
     leading,
+    moves_of,
     narrow,
     native,
     phases,
@@ -178,27 +179,45 @@ class NumpyEngine(PadsAndPools):
         return result
 
     def _scatter(self, geometry: ConvGeometry, grad_output: Array, weight: Array, result: Array) -> None:
-        """Add what every block of outputs sends to the input."""
+        """Add what every block of outputs sends to the input.
+
+        The inputs of one residue modulo the strides are neighbours in `sums`, and rows of outputs are made as long as
+        its rows: every tap then adds one run of memory to another. Only the last step writes with the strides.
+        """
+        xp = self.xp
         gradient = grouped(grad_output, geometry.groups)  # (N, G, O, *out)
         kernel = grouped(weight, geometry.groups, axis=0, flip=geometry.flip_kernel)  # (G, O, C, *k)
         target = grouped(result, geometry.groups)  # (N, G, C, *in)
         matrix = kernel.reshape(*kernel.shape[:2], -1).swapaxes(1, 2)
-        (batch, groups, rows, *outputs), taps = gradient.shape, kernel.shape[3:]
+        batch, _, _, *outputs = gradient.shape
         lifted = geometry.lifted()
         axes = [Axis(s, d, low) for s, d, (low, _) in zip(lifted.stride, lifted.dilation, lifted.padding, strict=True)]
+        residues, moves = moves_of(axes, kernel.shape[3:])
+        extras = [max(move[1][axis] for move in moves) for axis in range(3)]
         cells = self.block_bytes // (matrix.shape[0] * matrix.shape[1] * result.itemsize)
         for samples, *out in boxes((batch, *outputs), leading((batch, *outputs), cells)):
             part = gradient[(samples, slice(None), slice(None), *out)]
-            sizes = part.shape[3:]
-            sent = self.xp.matmul(matrix, part.reshape(*part.shape[:2], rows, -1))
-            sent = sent.reshape(part.shape[0], groups, -1, *taps, *sizes)
-            for tap in np.ndindex(*taps):
-                reached = [
-                    reach(axis, box, place, n)
-                    for axis, box, place, n in zip(axes, out, tap, target.shape[3:], strict=True)
+            planes, height, width = [size + extra for size, extra in zip(part.shape[3:], extras, strict=True)]
+            rows = xp.zeros((*part.shape[:5], width), result.dtype)
+            rows[..., : part.shape[5]] = part
+            run = part.shape[4] * width
+            sent = xp.matmul(matrix, rows.reshape(*part.shape[:3], -1))
+            sent = sent.reshape(*part.shape[:2], kernel.shape[2], len(moves), part.shape[3], run)
+            sums = xp.zeros((*sent.shape[:3], len(residues), planes, (height + 1) * width), result.dtype)
+            for tap, (place, (plane, row, column)) in enumerate(moves):
+                start = row * width + column
+                reached = sums[:, :, :, place, plane : plane + part.shape[3], start : start + run]
+                xp.add(reached, sent[:, :, :, tap], out=reached)
+            sums = sums[..., : height * width].reshape(*sums.shape[:5], height, width)
+            for place, rest in enumerate(residues):
+                ends = [
+                    reach(axis, slice(box.start, box.start + length), offset, n)
+                    for axis, box, length, offset, n in zip(
+                        axes, out, (planes, height, width), rest, target.shape[3:], strict=True
+                    )
                 ]
-                places, sources = zip(*reached, strict=True)
-                target[(samples, slice(None), slice(None), *places)] += sent[(..., *tap, *sources)]
+                places, sources = zip(*ends, strict=True)
+                target[(samples, slice(None), slice(None), *places)] += sums[:, :, :, place][(..., *sources)]
 
     def conv_weight(self, geometry: ConvGeometry, x: Array, grad_output: Array) -> Array:
         """Return the transpose by the weight: the gradient times the gathered inputs, summed over batch and outputs."""

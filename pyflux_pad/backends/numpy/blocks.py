@@ -222,9 +222,24 @@ def leading(sizes: Sequence[int], cells: int) -> list[int]:
     return tile
 
 
-def reach(axis: Axis, outputs: slice, tap: int, n: int) -> tuple[slice, slice]:
-    """Return the inputs that a tap of a box of outputs reaches, and the outputs of the box that reach them."""
-    start = outputs.start * axis.stride + tap * axis.dilation - axis.low
+def moves_of(axes: Sequence[Axis], taps: Sizes) -> tuple[list[Sizes], list[tuple[int, Sizes]]]:
+    """Return the residues modulo the strides that taps reach, and of every tap the number of its residue and its steps.
+
+    Along an axis, tap k of output j reaches ``(j + step) * stride + residue``, ``k * dilation = step * stride + residue``.
+    """
+    divided = [
+        [divmod(k * axis.dilation, axis.stride) for k in range(count)] for axis, count in zip(axes, taps, strict=True)
+    ]
+    reached = [zip(*tap, strict=True) for tap in product(*divided)]
+    moves = [(rest, steps) for steps, rest in reached]
+    residues = sorted({rest for rest, _ in moves})
+    numbers = {rest: number for number, rest in enumerate(residues)}
+    return residues, [(numbers[rest], steps) for rest, steps in moves]
+
+
+def reach(axis: Axis, outputs: slice, offset: int, n: int) -> tuple[slice, slice]:
+    """Return the inputs that lie `offset` after the start of a box of outputs, and the outputs they belong to."""
+    start = outputs.start * axis.stride + offset - axis.low
     first = max(-(start // axis.stride), 0)
     stop = min((n - 1 - start) // axis.stride + 1, outputs.stop - outputs.start)
     if stop <= first:
