@@ -26,12 +26,14 @@ from .blocks import (
     Array,
     Axis,
     Gather,
+    as_matrix,
     boxes,
     choose_tile,
     compute_dtype,
     grouped,
     leading,
     moves_of,
+    multiply,
     narrow,
     native,
     phases,
@@ -201,7 +203,7 @@ class NumpyEngine(PadsAndPools):
             rows = xp.zeros((*part.shape[:5], width), result.dtype)
             rows[..., : part.shape[5]] = part
             run = part.shape[4] * width
-            sent = xp.matmul(matrix, rows.reshape(*part.shape[:3], -1))
+            sent = multiply(xp, matrix, rows.reshape(*part.shape[:3], -1))
             sent = sent.reshape(*part.shape[:2], kernel.shape[2], len(moves), part.shape[3], run)
             sums = xp.zeros((*sent.shape[:3], len(residues), planes, (height + 1) * width), result.dtype)
             for tap, (place, (plane, row, column)) in enumerate(moves):
@@ -266,16 +268,21 @@ class NumpyEngine(PadsAndPools):
         )
         gather = Gather(xp, x, axes, compute, tile)
         for samples, group, *out in boxes((batch, groups, *outputs), tile.outputs):
+            place = result[(samples, group, slice(None), *out)]
+            target = as_matrix(place, compute)
             total: Array = None
             for taps in boxes(kernel.shape[2:], tile.taps):
                 matrix = kernel[(group, slice(None), *taps)].astype(compute, copy=False)
-                matrix = matrix.reshape(*matrix.shape[:2], -1)
-                part = xp.matmul(matrix, gather((samples, group, *out), taps))
-                total = part if total is None else xp.add(total, part, out=total)
+                matrix, columns = matrix.reshape(*matrix.shape[:2], -1), gather((samples, group, *out), taps)
+                if total is None:
+                    total = multiply(xp, matrix, columns, out=target)
+                else:
+                    total += multiply(xp, matrix, columns)
             if bias is not None:
                 total += bias[group]
-            place = result[(samples, group, slice(None), *out)].transpose(1, 2, 0, 3, 4, 5)
-            place[...] = total.reshape(place.shape)
+            if target is None:
+                place = place.transpose(1, 2, 0, 3, 4, 5)
+                place[...] = total.reshape(place.shape)
 
 
 ENGINE = NumpyEngine()

@@ -225,7 +225,8 @@ def leading(sizes: Sequence[int], cells: int) -> list[int]:
 def moves_of(axes: Sequence[Axis], taps: Sizes) -> tuple[list[Sizes], list[tuple[int, Sizes]]]:
     """Return the residues modulo the strides that taps reach, and of every tap the number of its residue and its steps.
 
-    Along an axis, tap k of output j reaches ``(j + step) * stride + residue``, ``k * dilation = step * stride + residue``.
+    Along an axis, tap k of output j reaches ``(j + step) * stride + residue``, where these are the quotient and the
+    remainder of ``k * dilation`` by the stride.
     """
     divided = [
         [divmod(k * axis.dilation, axis.stride) for k in range(count)] for axis, count in zip(axes, taps, strict=True)
@@ -235,6 +236,23 @@ def moves_of(axes: Sequence[Axis], taps: Sizes) -> tuple[list[Sizes], list[tuple
     residues = sorted({rest for rest, _ in moves})
     numbers = {rest: number for number, rest in enumerate(residues)}
     return residues, [(numbers[rest], steps) for rest, steps in moves]
+
+
+def multiply(xp: ModuleType, matrix: Array, columns: Array, out: Array | None = None) -> Array:
+    """Return the matrix product; of an inner length of 1, as in depthwise gradients, matmul takes five times longer."""
+    return (xp.multiply if matrix.shape[-1] == 1 else xp.matmul)(matrix, columns, out=out)
+
+
+def as_matrix(place: Array, dtype: Any) -> Array | None:
+    """View a block (1, G, O, *out) of a result as (G, O, outputs), for BLAS to write into, if there is such a view."""
+    if place.shape[0] != 1 or place.dtype != dtype:
+        return None
+    length = place.itemsize
+    for size, stride in zip(place.shape[:2:-1], place.strides[:2:-1], strict=True):
+        if size > 1 and stride != length:
+            return None
+        length *= size
+    return place.reshape(*place.shape[1:3], -1)  # a view, since the outputs are one run of memory
 
 
 def reach(axis: Axis, outputs: slice, offset: int, n: int) -> tuple[slice, slice]:
