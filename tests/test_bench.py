@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pyflux_pad import cli, conv
-from pyflux_pad.bench import contestants, protocol, report
+from pyflux_pad.bench import contestants, protocol, report, resources
 from pyflux_pad.bench.cases import CASES, LATENCY, PASSES
 
 SMALL = CASES[LATENCY]
@@ -107,3 +107,24 @@ def test_tune_memory():
     first, again = done.stdout.splitlines()
     assert first == "True True"
     assert int(again) < 5000
+
+
+@pytest.mark.skipif(not resources._resettable(), reason="only Linux tells the peak of the resident size")
+def test_peak_of_the_resident_size():
+    """Gathered at once, the windows of ten by ten taps take a hundred times the input."""
+    case = CASES["Flux k10"]
+    bound = 1.5 * sum(array.nbytes for array in case.arrays()) / 1e6 + 16
+    for which in ("forward", "input", "weight"):
+        assert resources._alone("peak", "pyflux_pad on numpy", case.name, which) < bound
+    assert resources._alone("peak", "np.pad + einsum", case.name, "forward") > 10 * bound
+
+
+def test_growth_is_fitted(monkeypatch):
+    """A time that grows with the square of the size has the exponent 2."""
+    shapes = [(n, 1, 1, 1) for n in (1, 2, 4)]
+    round_of_steps = [step for n, repeats in ((1, 3), (2, 2), (4, 1)) for step in (0, n**2 * repeats)]
+    clock = iter(np.cumsum(resources._ROUNDS * round_of_steps))
+    monkeypatch.setattr(resources.random, "sample", lambda places, count: list(places))
+    monkeypatch.setattr(resources.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(resources, "_convolution", lambda name, shape: lambda: None)
+    assert resources._exponent("numpy", shapes) == pytest.approx(2)

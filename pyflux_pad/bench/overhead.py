@@ -1,4 +1,4 @@
-"""What the package itself costs: the import beyond NumPy's, and a call beyond the engine's own.
+"""What the package itself costs: the import beyond NumPy's, a call beyond the engine's own, time and memory that grow.
 
 Every figure is a difference or a ratio of two things measured in turn in one run.
 """
@@ -10,12 +10,12 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 from ..backends import available_backends
 from ..console import table
 from ..ops import conv, plan
+from .resources import growth, peaks
 
 _REPEATS = 11
 
@@ -125,32 +125,9 @@ def _microseconds(call: Callable[[], object], number: int = 2000) -> float:
     return timeit.timeit(call, number=number) / number * 1e6
 
 
-def growth() -> list[tuple[str, float, float]]:
-    """Return, per engine, the exponents by which time grows with the batch and with the area, over a factor of 64."""
-    import numpy as np
-
-    weight = np.ones((32, 32, 3, 3), np.float32)
-    rows = []
-    for name in ("numpy", "torch"):
-        if not available_backends()[name].available:
-            continue
-        exponents = []
-        for shapes in ([(n, 32, 32, 32) for n in (2, 8, 32, 128)], [(2, 32, n, n) for n in (32, 64, 128, 256)]):
-            arrays = [np.ones(shape, np.float32) for shape in shapes]
-            rounds = [
-                [_microseconds(partial(conv, x, weight, padding=((0, 1), (2, 0)), backend=name), 3) for x in arrays]
-                for _ in range(_REPEATS)
-            ]
-            times = np.median(rounds, axis=0)
-            sizes = [array.size for array in arrays]
-            exponents.append(float(np.polyfit(np.log(sizes), np.log(times), 1)[0]))
-        rows.append((name, *exponents))
-    return rows
-
-
 def measure_all() -> dict[str, Any]:
     """Return the import's seconds, and rows of microseconds: of torch's calls, and of Julia where it runs."""
-    record: dict[str, Any] = {"import": import_cost(), "torch": call_costs(), "growth": growth()}
+    record: dict[str, Any] = {"import": import_cost(), "torch": call_costs(), "growth": growth(), "peaks": peaks()}
     if available_backends()["julia"].available:
         record |= {"julia_start": julia_start(), "julia": julia_calls()}
     return record
@@ -166,6 +143,17 @@ def describe(record: dict[str, Any]) -> Iterator[str]:
         ("engine", "exponent of the batch", "exponent of the area"),
         [(name, f"{batch:.3f}", f"{area:.3f}") for name, batch, area in record["growth"]],
     )
+    if record["peaks"]:
+        yield ""
+        yield "MB resident beside operands and result"
+        names = list(record["peaks"][0][2])
+        yield from table(
+            ("case", "bound", *names),
+            [
+                (case, f"{bound:.0f}", *(f"{found[name]:.0f}" for name in names))
+                for case, bound, found in record["peaks"]
+            ],
+        )
     if "julia" in record:
         yield ""
         yield "Julia: start {:.2f} s, first convolution {:.4f} s, in fresh processes".format(*record["julia_start"])
