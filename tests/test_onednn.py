@@ -96,6 +96,19 @@ def test_dilation_that_divides_the_axis(calls, padding, flip_kernel):
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_what_is_not_finite_stays_where_it_belongs(calls, value):
+    """No padded cell multiplies it by zero."""
+    x = X.clone()
+    x[0, 3, 0, 0] = x[1, 5, -1, 4] = value
+    y = planned()(x, WEIGHT).numpy()
+    want = pp.conv(x.numpy(), WEIGHT.numpy(), padding=PADDING)
+    assert len(calls) == 1
+    np.testing.assert_array_equal(np.isnan(y), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(y), np.isinf(want))
+    assert np.isfinite(y).any()
+
+
 def test_numpy_arrays_too(calls):
     y = planned()(X.numpy(), WEIGHT.numpy())
     assert type(y) is np.ndarray
