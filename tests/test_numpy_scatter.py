@@ -1,4 +1,4 @@
-"""The NumPy engine's input gradient with few input channels adds products; with many it gathers: both are the same."""
+"""The NumPy engine's blocks: added or gathered, few or many, the result is the same, rounded once."""
 
 import numpy as np
 import pytest
@@ -41,3 +41,14 @@ def test_scattered_as_gathered(block_bytes, dtype, monkeypatch):
         for found, want in zip(scattered, gathered, strict=True):
             np.testing.assert_allclose(found, want, rtol=1e-9, atol=1e-9)
         count += 1
+
+
+def test_low_precision_is_rounded_once(monkeypatch):
+    """Sums of integers that float32 holds and float16 does not: were every block rounded, they would differ."""
+    monkeypatch.setattr(engine.NumpyEngine, "block_bytes", 64)
+    random = np.random.default_rng(0)
+    x, weight = random.integers(-9, 9, (1, 24, 7, 6)), random.integers(-99, 99, (3, 24, 3, 2))
+    want = pp.conv(x.astype(np.float32), weight.astype(np.float32), padding=((2, 0), (0, 1)))
+    assert (np.abs(want) > 2048).any()
+    found = pp.conv(x.astype(np.float16), weight.astype(np.float16), padding=((2, 0), (0, 1)))
+    np.testing.assert_array_equal(found, want.astype(np.float16))

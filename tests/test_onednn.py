@@ -161,6 +161,15 @@ def test_one_strategy_where_asked_for(calls, monkeypatch):
     assert planned().strategy == planned(training=True).strategy == "residual"
 
 
+def test_this_torch_lends_pairs():
+    """Were the operator called wrongly, the probe would say there is none, and the tests above would be skipped."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("pairs were measured on AVX-512 only")
+    if not hasattr(torch.ops.mkldnn, "_convolution_transpose_pointwise"):
+        pytest.skip("this torch has no such operator")
+    assert onednn.lends_pairs()
+
+
 def test_not_where_torch_lacks_the_operator(monkeypatch):
     def lacking(*args):
         raise AttributeError("no such operator")
