@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import pyflux_pad as pp  # noqa: E402
@@ -15,6 +16,7 @@ from pyflux_pad.geometry import plan as planner  # noqa: E402
 pytestmark = [
     pytest.mark.engine("torch"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),  # forward mode loads it too
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
     pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning"),  # from setting any flag of oneDNN
 ]
 CASES = {  # padding by number of axes
@@ -168,6 +170,27 @@ def test_this_torch_lends_pairs():
     if not hasattr(torch.ops.mkldnn, "_convolution_transpose_pointwise"):
         pytest.skip("this torch has no such operator")
     assert onednn.lends_pairs()
+
+
+def test_the_probe_is_not_misled():
+    """Whatever the first call happens in: the answer is kept."""
+    if not onednn.lends_pairs():
+        pytest.skip("this torch, or this processor, lends no pairs")
+    probe = onednn.lends_pairs.__wrapped__
+    with FakeTensorMode():
+        assert probe()
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode(), Operators():
+        assert probe()
+    with torch.device("meta"):
+        assert probe()
+    assert torch.func.vmap(lambda x: x * probe())(torch.ones(2)).all()
+    graph = torch.jit.trace(lambda x: x + float(probe()), (torch.ones(2),), check_trace=False).graph
+    assert "convolution" not in str(graph)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert probe()
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_not_where_torch_lacks_the_operator(monkeypatch):

@@ -8,6 +8,7 @@ programs call does not. It records nothing, so it serves where nothing is record
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import torch
@@ -21,7 +22,13 @@ def lends_pairs() -> bool:
     """Say whether torch has the operator, it pads as it should, and the processor is of the kind it was measured on."""
     if not torch.backends.mkldnn.is_available() or torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
-    x, weight = torch.arange(80.0).reshape(1, 16, 5), torch.arange(768.0).reshape(16, 16, 3) % 7
+    with ThreadPoolExecutor(1) as thread:  # of its own: no mode, trace or autocast of the caller's is in force there
+        return thread.submit(_pads_as_it_should).result()
+
+
+def _pads_as_it_should() -> bool:
+    x = torch.arange(80, dtype=torch.float32, device="cpu").reshape(1, 16, 5)
+    weight = torch.arange(768, dtype=torch.float32, device="cpu").reshape(16, 16, 3) % 7
     try:
         found = _transposed(x, weight, None, ((2, 0),), False)
     except (AttributeError, RuntimeError):  # a torch that has another operator, or none
