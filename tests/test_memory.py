@@ -11,6 +11,8 @@ CASES = {
     # im2col of this one would take 64 * 64 * 2 * 65 * 65 elements: 277 MB
     "kernel_64x64": ((1, 2, 64, 64), (3, 2, 64, 64), {"padding": ((63, 1), (0, 64))}, np.float64),
     "global_kernel": ((2, 8, 160, 160), (4, 8, 160, 160), {}, np.float32),
+    "global_kernel_few_channels": ((8, 16, 64, 64), (64, 16, 64, 64), {}, np.float32),
+    "wide_kernel_few_channels": ((4, 8, 90, 90), (64, 8, 40, 40), {"stride": 2}, np.float32),
     "3x3_many_channels": ((2, 256, 28, 28), (256, 256, 3, 3), {"padding": ((0, 1), (2, 1))}, np.float32),
     "3x3_flipped_half": ((1, 512, 14, 14), (512, 512, 3, 3), {"padding": 1, "flip_kernel": True}, np.float16),
     "1x1_wide": ((1, 2048, 16, 16), (2048, 2048, 1, 1), {}, np.float32),

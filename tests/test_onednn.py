@@ -10,7 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import pyflux_pad as pp  # noqa: E402
-from pyflux_pad.backends import onednn  # noqa: E402
+from pyflux_pad.backends import halo, onednn  # noqa: E402
+from pyflux_pad.backends import torch as torch_engine  # noqa: E402
 from pyflux_pad.geometry import plan as planner  # noqa: E402
 
 pytestmark = [
@@ -137,7 +138,8 @@ def test_numpy_arrays_too(calls):
         ((2, 16, 9, 8), (32, 16, 3, 4), {"padding": ((3, 0), (1, 3))}),  # a window of zeros alone
         ((2, 16, 9, 8), (32, 16, 3, 4), {"padding": ((-1, 0), (1, 3))}),
         ((2, 16, 9, 8), (32, 16, 3, 4), {"padding": (1, 2)}),
-        ((0, 16, 9, 8), (32, 16, 3, 4), {"stride": 2}),
+        ((0, 16, 9, 8), (32, 16, 3, 4), {}),
+        ((2, 16, 0, 8), (32, 16, 3, 4), {"padding": ((2, 2), (1, 3))}),
     ],
 )
 def test_only_dense_float32_inference(calls, x, weight, options):
@@ -250,10 +252,39 @@ def test_not_under_modes_autocast_and_without_onednn(calls):
     assert not calls
 
 
-def test_other_layouts_keep_theirs(calls):
+def test_strided_operands(calls):
+    bias = random(32, 3, seed=2)[:, 1]
+    np.testing.assert_allclose(
+        planned()(X, WEIGHT, bias).numpy(), pp.conv(X.numpy(), WEIGHT.numpy(), bias.numpy(), padding=PADDING),
+        rtol=1e-4, atol=1e-4,
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        planned()(X, WEIGHT, torch.ones(1).expand(32)).numpy(), 1 + planned()(X, WEIGHT).numpy(), rtol=1e-4, atol=1e-4
+    )
+    assert len(calls) == 3
+    last = WEIGHT.contiguous(memory_format=torch.channels_last)
+    assert_right(planned()(X, last))
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+def test_other_dtypes_than_planned(calls, dtype):
+    y = planned()(X.to(dtype), WEIGHT.to(dtype))
+    assert y.dtype == dtype
+    want = F.conv2d(F.pad(X.to(dtype), (1, 3, 2, 0)), WEIGHT.to(dtype))
+    torch.testing.assert_close(y, want)
+    assert not calls
+
+
+def test_other_layouts_keep_theirs(calls, monkeypatch):
+    monkeypatch.setattr(halo, "_HELD", halo._Held())
+    monkeypatch.setattr(halo, "LEAST_BYTES", 1)
+    monkeypatch.setattr(planner, "_WORK_PER_BYTE", 0)  # copies are cheap: nothing is cropped
+    torch_engine._without_pairs.cache_clear()
     plan, last = planned(), X.contiguous(memory_format=torch.channels_last)
     y = plan(last, WEIGHT)
     assert y.is_contiguous(memory_format=torch.channels_last)
     assert_right(y)
     assert_right(plan(X.mT.contiguous().mT, WEIGHT))
     assert not calls
+    assert len(halo._HELD.buffers) == 2  # copies as good as without pairs

@@ -50,7 +50,7 @@ class Engine(Protocol):
         ...
 
     def takes_dense_pairs(self, dtype: str, device: str) -> bool:
-        """Say whether `conv` takes a (low, high) pair per axis where stride, dilation and groups are 1."""
+        """Say whether `conv`, without `native_padding`, takes pairs where stride and groups are 1."""
         ...
 
     def records(self, *arrays: Array) -> bool:

@@ -41,7 +41,9 @@ def conv(plan: ConvPlan, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
     geometry = plan.geometry
     if not (
         torch._C._get_mkldnn_enabled()
+        and x.dtype == torch.float32
         and x.is_contiguous()
+        and weight.is_contiguous()  # else the result takes the weight's layout
         and not torch.is_autocast_enabled("cpu")
         and is_forgotten(x, weight, bias)
     ):
@@ -69,7 +71,7 @@ def _transposed(
     return torch.ops.mkldnn._convolution_transpose_pointwise(
         x,
         turned,
-        bias,
+        None if bias is None else bias.contiguous(),  # oneDNN would read it as if it were
         [k - 1 - low for k, (low, _) in zip(weight.shape[2:], padding, strict=True)],
         [high - low for low, high in padding],
         ones,

@@ -1,5 +1,6 @@
 """torch's own kernels: every call is composed of torch's differentiable operators, as the plan says.
 
+The exception is inference of what oneDNN pads itself, see `onednn`; what something could record is composed too.
 Autograd of any order, forward mode, vmap, compile, export and autocast therefore work as they do for torch itself, on
 any device. NumPy arrays run here through an adapter, without a copy where torch can alias them.
 """
@@ -7,7 +8,7 @@ any device. NumPy arrays run here through an adapter, without a copy where torch
 from __future__ import annotations
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..geometry import (
     PadGeometry,
     PoolGeometry,
     cached_padded_plan,
+    plan_conv,
     plan_padded,
 )
 from ..padding import source_index
@@ -41,6 +43,12 @@ def _is_static(size: Any) -> bool:
     return has_static_value(size)
 
 
+_without_pairs = lru_cache(maxsize=1024)(
+    lambda geometry, itemsize, training, contiguous: plan_conv(
+        geometry, native=False, itemsize=itemsize, training=training, contiguous=contiguous
+    )
+)
+"""The next best plan, for a call whose pairs oneDNN does not take after all, because something could record it."""
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _CONV_TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 _MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
@@ -109,7 +117,7 @@ class TorchEngine:
         contiguous: bool = True,
         out: Array | None = None,
     ) -> Array:
-        """Return the convolution: views, zeros and dropped outputs around torch's symmetric one."""
+        """Return the convolution: oneDNN's own, or views, zeros and dropped outputs around torch's symmetric one."""
         geometry = plan.geometry
         if plan.is_empty:
             return _zeros(geometry.output_shape, x, weight, bias)
@@ -117,7 +125,7 @@ class TorchEngine:
             y = onednn.conv(plan, x, weight, bias)
             if y is not None:
                 return y
-            plan = cached_padded_plan(geometry)
+            plan = _without_pairs(geometry, x.element_size(), self.records(x, weight), contiguous)
         if geometry.flip_kernel:
             weight = _flip(weight)
         x = cut(plan, x)

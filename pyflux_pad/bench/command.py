@@ -37,7 +37,11 @@ def add_commands(commands: Any, add_command: AddCommand) -> None:
     bench.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
                        help="cuda: what is right bit for bit and how fast on a GPU (default: cpu)")  # fmt: skip
     bench.add_argument("--output", metavar="FILE", help="where the GPU's report goes, as JSON, after every step")
-    bench.add_argument("--overhead", action="store_true", help="measure calls, imports and Julia's start instead")
+    bench.add_argument(
+        "--overhead",
+        action="store_true",
+        help="measure calls, imports, growth, resident memory and Julia's start instead",
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What the package itself costs: the import beyond NumPy's, a call beyond the engine's own, time and memory that grow.
 
-Every figure is a difference or a ratio of two things measured in turn in one run.
+Calls and imports are differences of two things measured in turn in one run; growth and memory see `resources`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The padding plan: how (low, high) pads become what an engine takes, cheapest first. Integers only, no arrays.
 
 1. Pads that equal a symmetric pair cost nothing ("symmetric"): the slack of the last window often allows it.
-2. An engine that takes pairs gets them ("native"); one that takes them for dense convolutions only (stride,
-   dilation and groups 1) gets them where that costs less than what follows.
+2. An engine that takes pairs gets them ("native"); one that takes them for dense convolutions only (stride
+   and groups 1, see `_is_dense`) gets them where that costs less than what follows.
 3. "crop": pad both sides by enough, compute a few outputs more and keep those that are wanted.
 4. "residual": let the engine pad the smaller amount on both sides and copy the input only for the difference.
 5. "full": copy the input with all its padding.
@@ -171,7 +171,7 @@ def plan_conv(
     symbolic
         Whether sizes are symbolic (export, dynamic compile): the plan then never branches on them.
     dense_pairs
-        Whether the engine takes a pair per axis where stride, dilation and groups are 1; see `_dense`.
+        Whether the engine takes a pair per axis where stride and groups are 1; see `_is_dense`.
 
     Raises
     ------
@@ -245,12 +245,14 @@ def _is_dense(geometry: ConvGeometry) -> bool:
     pads = [(k * rows, pad) for k, pair in zip(geometry.kernel_size, geometry.padding, strict=True) for pad in pair]
     return (
         geometry.groups == 1
+        and geometry.batch > 0
         and not any([count == 0 or count % _REGISTER for count in channels])
         and all([stride == 1 for stride in geometry.stride])
         and rows not in (2, 3)
         and all([dilation == rows for dilation in geometry.dilation])
         and all([0 <= pad < extent and pad % rows == 0 for extent, pad in pads])
         and geometry.input_size[0] % rows == 0
+        and 0 not in geometry.input_size
     )
 
 

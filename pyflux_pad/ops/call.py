@@ -164,14 +164,13 @@ def bind_conv(
 ) -> Call:
     """Bind a convolution; a call with the types, shapes and arguments of an earlier one takes its engine and plan."""
     contiguous = bool(contiguous)
-    named = {names[0]: x, names[1]: weight}
-    if bias is not None:
-        named["bias"] = bias
+    named = _named(names, (x, weight), bias)
     engine = plan = key = None
     if are_exact(stride, padding, dilation, groups, flip_kernel) and not traced():
         key = (
             operation, type(x), getattr(x, "shape", None), getattr(x, "dtype", None), type(weight),
-            getattr(weight, "shape", None), type(bias), stride, padding, dilation, groups, flip_kernel, padding_mode,
+            getattr(weight, "shape", None), type(bias), getattr(x, "device", None), stride, padding, dilation, groups,
+            flip_kernel, padding_mode,
             detach_padding, contiguous, batched, backend, default_name(),
         )  # fmt: skip
         try:
@@ -213,7 +212,9 @@ def _plan_conv(
     modes = conv_modes(operation, padding_mode, len(weight.shape) - 2)
     x_shape = x.shape if batched else (1, *x.shape)
     records, symbolic, tracing = engine.records(x, weight), engine.symbolic(x, weight), engine.traced()
-    pairs = not tracing and engine.takes_dense_pairs(str(x.dtype).rpartition(".")[2], str(getattr(x, "device", "cpu")))
+    pairs = not (tracing or engine.native_padding) and engine.takes_dense_pairs(
+        str(x.dtype).rpartition(".")[2], str(getattr(x, "device", "cpu"))
+    )
     make = build_conv_plan if symbolic or tracing else cached_conv_plan
     plan = make(
         operation, tuple(x_shape), tuple(weight.shape), args, engine.native_padding, engine.itemsize(x),
@@ -336,7 +337,7 @@ def conv_modes(operation: str, padding_mode: Modes, ndim: int) -> tuple[str, ...
 
 
 def _named(names: tuple[str, str], arrays: tuple[Array, Array], bias: Array | None = None) -> dict[str, Array]:
-    named = dict(zip(names, arrays, strict=True))
+    named = {names[0]: arrays[0], names[1]: arrays[1]}
     if bias is not None:
         named["bias"] = bias
     return named

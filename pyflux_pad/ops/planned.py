@@ -33,7 +33,8 @@ class Plan:
     symmetric_equivalent
         One pad per axis which on both sides gives this very result, or None where there is none.
     copy_bytes
-        Bytes written by copies beyond the result: a padded input, or a slice of the output made contiguous.
+        Bytes written by copies beyond the result: a padded input, a slice of the output made contiguous, or a weight
+        turned for PyTorch's own pairs.
     extra_work
         Multiply-adds beyond those of the result.
     """
@@ -142,7 +143,7 @@ def plan(
     stride, padding, dilation, groups, padding_mode, detach_padding, flip_kernel
         As in `conv`.
     dtype
-        Name of the dtype, for the cost of copies.
+        Name of the dtype, for the cost of copies; on PyTorch only float32 has pairs of its own.
     backend
         Engine to plan for; by default the default engine, else "numpy". Engines that take a pair of pads per axis need
         no strategy.
@@ -175,7 +176,7 @@ def plan(
         "plan", x_shape, weight_shape, args, engine.native_padding, itemsize, training, True, False,
         conv_modes("plan", padding_mode, ndim), detach_padding,
         strategy if strategy is None or isinstance(strategy, str) else tuple(strategy),
-        engine.takes_dense_pairs(label, "cpu"),
+        not (engine.native_padding or engine.traced()) and engine.takes_dense_pairs(label, "cpu"),
     )  # fmt: skip
     return Plan(planned, x_shape, name, label, backend is not None)
 

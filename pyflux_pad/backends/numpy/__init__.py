@@ -197,13 +197,14 @@ class NumpyEngine(PadsAndPools):
         residues, moves = moves_of(axes, kernel.shape[3:])
         extras = [max(move[1][axis] for move in moves) for axis in range(3)]
         cells = self.block_bytes // (matrix.shape[0] * matrix.shape[1] * result.itemsize)
-        for samples, *out in boxes((batch, *outputs), leading((batch, *outputs), cells)):
+        wide = leading((batch, *outputs[:2], outputs[2] + extras[2]), cells)
+        for samples, *out in boxes((batch, *outputs), wide):
             part = gradient[(samples, slice(None), slice(None), *out)]
             planes, height, width = [size + extra for size, extra in zip(part.shape[3:], extras, strict=True)]
             rows = xp.zeros((*part.shape[:5], width), result.dtype)
             rows[..., : part.shape[5]] = part
             run = part.shape[4] * width
-            sent = multiply(xp, matrix, rows.reshape(*part.shape[:3], -1))
+            sent = xp.matmul(matrix, rows.reshape(*part.shape[:3], -1))
             sent = sent.reshape(*part.shape[:2], kernel.shape[2], len(moves), part.shape[3], run)
             sums = xp.zeros((*sent.shape[:3], len(residues), planes, (height + 1) * width), result.dtype)
             for tap, (place, (plane, row, column)) in enumerate(moves):

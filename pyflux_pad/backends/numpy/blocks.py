@@ -209,8 +209,11 @@ def scatters(geometry: ConvGeometry) -> bool:
     """Say whether the transpose by the input costs less by adding products than by gathering gradients.
 
     Gathering copies a gradient of every output channel per tap; adding reads, adds and writes one product of every
-    input channel per tap.
+    input channel per tap. The rows of outputs are lengthened by what the kernel spans, at most to twice their length.
     """
+    spans = zip(geometry.kernel_size, geometry.dilation, geometry.stride, geometry.output_size, strict=True)
+    if any([(k - 1) * d // s > out for k, d, s, out in spans]):
+        return False
     return 3 * geometry.in_channels < geometry.out_channels and geometry.batch > 0 and geometry.in_channels > 0
 
 
@@ -248,6 +251,8 @@ def as_matrix(place: Array, dtype: Any) -> Array | None:
     if place.shape[0] != 1 or place.dtype != dtype:
         return None
     length = place.itemsize
+    if place.strides[2] < 0:
+        return None
     for size, stride in zip(place.shape[:2:-1], place.strides[:2:-1], strict=True):
         if size > 1 and stride != length:
             return None
