@@ -23,8 +23,7 @@ DOORS = {"__init__", "__main__"}
 # What may be imported when a module is imported, besides the standard library and numpy. An engine's file is only
 # imported when its engine is.
 FRAMEWORKS = {"torch": {"backends/torch.py", "backends/halo.py", "backends/onednn.py", "backends/torch_ops.py",
-                        "flux/module.py", "nn.py",
-                        "porting/arrays/torch.py", "porting/module.py"}}
+                        "flux/module.py", "nn.py", "porting/arrays/torch.py", "porting/module.py"}}
 
 
 def group_of(module):

@@ -42,13 +42,13 @@ def calls(monkeypatch):
         pytest.skip("this torch, or this processor, lends no pairs")
     monkeypatch.setattr(planner, "_DENSE_CALL", -(1 << 40))
     counted = []
-    transposed = onednn._transposed
+    transpose = onednn._transpose
 
     def count(*args):
         counted.append(args)
-        return transposed(*args)
+        return transpose(*args)
 
-    monkeypatch.setattr(onednn, "_transposed", count)
+    monkeypatch.setattr(onednn, "_transpose", count)
     return counted
 
 
@@ -199,9 +199,9 @@ def test_not_where_torch_lacks_the_operator(monkeypatch):
     def lacking(*args):
         raise AttributeError("no such operator")
 
-    monkeypatch.setattr(onednn, "_transposed", lacking)
+    monkeypatch.setattr(onednn, "_transpose", lacking)
     assert not onednn.lends_pairs.__wrapped__()
-    monkeypatch.setattr(onednn, "_transposed", lambda *args: torch.zeros(1, 16, 5))  # pads otherwise
+    monkeypatch.setattr(onednn, "_transpose", lambda *args: torch.zeros(1, 16, 5))  # pads otherwise
     assert not onednn.lends_pairs.__wrapped__()
 
 

@@ -8,12 +8,13 @@ programs call does not. It records nothing, so it serves where nothing is record
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 import torch
 
-from ..geometry import ConvPlan
+from ..geometry import ConvPlan, transposed
 from .halo import is_forgotten
 
 
@@ -30,7 +31,7 @@ def _pads_as_it_should() -> bool:
     x = torch.arange(80, dtype=torch.float32, device="cpu").reshape(1, 16, 5)
     weight = torch.arange(768, dtype=torch.float32, device="cpu").reshape(16, 16, 3) % 7
     try:
-        found = _transposed(x, weight, None, ((2, 0),), False)
+        found = _transpose(x, weight.flip(2), None, [0], [-2])
     except (AttributeError, RuntimeError):  # a torch that has another operator, or none
         return False
     return torch.equal(found, torch.conv1d(torch.nn.functional.pad(x, (2, 0)), weight))  # small integers: exact
@@ -48,32 +49,25 @@ def conv(plan: ConvPlan, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
         and is_forgotten(x, weight, bias)
     ):
         return None
-    (dilation, *others), padding = geometry.dilation, geometry.padding
-    if dilation == 1:
-        return _transposed(x, weight, bias, padding, geometry.flip_kernel)
-    # Taps `dilation` apart are neighbours along the first axis of x seen as (n / dilation, dilation).
-    assert not others
-    low, high = padding[0]
-    pairs = (low // dilation, high // dilation), (0, 0)
-    x = x.unflatten(2, (-1, dilation))
-    return _transposed(x, weight.unsqueeze(3), bias, pairs, geometry.flip_kernel).flatten(2)
+    rows, crops, extras = transposed(geometry)
+    if not geometry.flip_kernel:
+        weight = weight.flip(list(range(2, weight.ndim)))
+    if rows == 1:
+        return _transpose(x, weight, bias, crops, extras)
+    return _transpose(x.unflatten(2, (-1, rows)), weight.unsqueeze(3), bias, crops, extras).flatten(2)
 
 
-def _transposed(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    padding: tuple[tuple[int, int], ...],
-    flip_kernel: bool,
+def _transpose(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, crops: Sequence[int], extras: Sequence[int]
 ) -> torch.Tensor:
-    turned = (weight if flip_kernel else weight.flip(list(range(2, weight.ndim)))).transpose(0, 1)
-    ones = [1] * len(padding)
+    """Return the transposed convolution of stride 1 with a weight (C_out, C_in, *kernel), cropped and extended."""
+    ones = [1] * len(crops)
     return torch.ops.mkldnn._convolution_transpose_pointwise(
         x,
-        turned,
+        weight.transpose(0, 1),
         None if bias is None else bias.contiguous(),  # oneDNN would read it as if it were
-        [k - 1 - low for k, (low, _) in zip(weight.shape[2:], padding, strict=True)],
-        [high - low for low, high in padding],
+        crops,
+        extras,
         ones,
         ones,
         1,

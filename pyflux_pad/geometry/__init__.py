@@ -24,6 +24,7 @@ from .plan import (
     cached_padded_plan,
     plan_conv,
     plan_padded,
+    transposed,
 )
 from .pool import (
     AdaptiveGeometry,
@@ -64,6 +65,7 @@ __all__ = [
     "quick_arguments",
     "shape_of",
     "spatial_ndim",
+    "transposed",
     "transposed_geometry",
     "window_bounds",
 ]

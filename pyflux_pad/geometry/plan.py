@@ -241,7 +241,7 @@ def _is_dense(geometry: ConvGeometry) -> bool:
     short for the kernels.
     """
     channels = (geometry.in_channels, geometry.out_channels)
-    rows = geometry.dilation[0] if geometry.ndim == 1 else 1
+    rows = _rows(geometry)
     pads = [(k * rows, pad) for k, pair in zip(geometry.kernel_size, geometry.padding, strict=True) for pad in pair]
     return (
         geometry.groups == 1
@@ -254,6 +254,21 @@ def _is_dense(geometry: ConvGeometry) -> bool:
         and geometry.input_size[0] % rows == 0
         and 0 not in geometry.input_size
     )
+
+
+def _rows(geometry: ConvGeometry) -> int:
+    """Return the length of the rows in which taps of a dilated single axis are neighbours."""
+    return geometry.dilation[0] if geometry.ndim == 1 else 1
+
+
+def transposed(geometry: ConvGeometry) -> tuple[int, Sizes, Sizes]:
+    """Return a dense convolution as a transposed one of the turned kernel: rows, low crops and output paddings.
+
+    Rows other than 1 make two axes of one, ``(n / rows, rows)``, with a kernel of ``(k, 1)``.
+    """
+    rows, axis = _rows(geometry), zip(geometry.kernel_size, geometry.padding, strict=True)
+    crops = [(k - 1 - low // rows, (high - low) // rows) for k, (low, high) in axis] + [(0, 0)] * (rows > 1)
+    return rows, tuple([crop for crop, _ in crops]), tuple([extra for _, extra in crops])
 
 
 def _dense_cost(geometry: ConvGeometry, itemsize: int) -> int:

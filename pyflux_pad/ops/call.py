@@ -170,8 +170,7 @@ def bind_conv(
         key = (
             operation, type(x), getattr(x, "shape", None), getattr(x, "dtype", None), type(weight),
             getattr(weight, "shape", None), type(bias), getattr(x, "device", None), stride, padding, dilation, groups,
-            flip_kernel, padding_mode,
-            detach_padding, contiguous, batched, backend, default_name(),
+            flip_kernel, padding_mode, detach_padding, contiguous, batched, backend, default_name(),
         )  # fmt: skip
         try:
             found = _BOUND.get(key)
