@@ -373,6 +373,8 @@ def test_exit_by_an_error():
 def test_interrupt_during_a_long_call(signals):
     """Ctrl-C comes as KeyboardInterrupt when the call returns, and the process goes on."""
     program = START + textwrap.dedent("""
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the background job of a shell ignores it
     check()
     big = np.ones((16, 32, 128, 128), np.float32), np.ones((32, 32, 5, 5), np.float32)
     print("ready", flush=True)
@@ -385,16 +387,16 @@ def test_interrupt_during_a_long_call(signals):
     print("goes on", flush=True)
     """)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_JULIACALL_HANDLE_SIGNALS": signals}
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == "ready"
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=LIMIT)
-    finally:
-        process.kill()
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, env=environment) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().strip() == "ready"
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
     assert process.returncode == 0, out
     assert "interrupted" in out
     assert "goes on" in out
